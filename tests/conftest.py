@@ -1,0 +1,52 @@
+"""Shared fixtures: where the models and tokenizers for tests come from, and the ``gpu`` marker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+DEMO_MODEL = REPO / "examples" / "demo-model"
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def qwen3_tokenizer_dir() -> Path:
+    """Return the folder of the real Qwen3 tokenizer, or skip the calling test with the reason."""
+    named = os.environ.get("SCORER_QWEN3_TOKENIZER")
+    folder = Path(named) if named else REPO.parent / "shared" / "qwen3-tokenizer"
+    if not (folder / "tokenizer.json").is_file():
+        pytest.skip(
+            f"no Qwen3 tokenizer at {folder}: set SCORER_QWEN3_TOKENIZER to a folder that holds "
+            "Qwen3's tokenizer.json and tokenizer_config.json"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer() -> Path:
+    return qwen3_tokenizer_dir()
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    assert (DEMO_MODEL / "model.safetensors").is_file(), f"the bundled model is missing: {DEMO_MODEL}"
+    return DEMO_MODEL
+
+
+def _gpu_missing() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and (reason := _gpu_missing()):
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
