@@ -90,8 +90,9 @@ def shown(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a JSON string, cut short."""
-    return msgspec.json.encode(cut(text)).decode()
+    """``text`` as a JSON string, cut short, with what a terminal would obey or hide escaped."""
+    encoded = msgspec.json.encode(cut(text)).decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in encoded)
 
 
 def cut(text: str, width: int = 80) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -43,6 +44,7 @@ KNOWN_KEYS: Final = (
     "prompt_logprobs",
 )
 
+_LONGEST_TYPO: Final = max(map(len, KNOWN_KEYS)) + 1
 _NULL: Final = msgspec.Raw(b"null")
 
 
@@ -142,7 +144,7 @@ def _record(
     fields: Mapping[str, msgspec.Raw], line: int, id_: str | int, extra: dict[str, msgspec.Raw]
 ) -> Record:
     for key in extra:
-        known = _meant(key)
+        known = _meant(key) if len(key) <= _LONGEST_TYPO else None
         if known is not None:
             raise RowError(
                 ErrorCode.UNKNOWN_KEY,
@@ -151,7 +153,7 @@ def _record(
             )
     given = [key for key in PROMPT_KEYS if key in fields]
     if not given:
-        keys = ", ".join(map(quoted, fields)) or "no keys"
+        keys = ", ".join(map(quoted, islice(fields, 8))) or "no keys"
         raise RowError(
             ErrorCode.NO_PROMPT,
             f"a record has one of {', '.join(PROMPT_KEYS)}, got {cut(keys)}; add one",
@@ -167,12 +169,10 @@ def _record(
     return Record(
         line=line,
         id=id_,
-        prompt=_string(_value(fields, "prompt"), "$.prompt") if "prompt" in fields else None,
+        prompt=_text(fields, "prompt"),
         messages=_messages(fields),
         prompt_token_ids=_prompt_token_ids(fields),
-        question=_string(_value(fields, "question"), "$.question")
-        if "question" in fields
-        else None,
+        question=_text(fields, "question"),
         state=_state(fields),
         options=options,
         label=label,
@@ -182,6 +182,10 @@ def _record(
         prompt_logprobs=_top_k(fields, "prompt_logprobs"),
         extra=extra,
     )
+
+
+def _text(fields: Mapping[str, msgspec.Raw], key: str) -> str | None:
+    return _string(_value(fields, key), f"$.{key}") if key in fields else None
 
 
 def _messages(fields: Mapping[str, msgspec.Raw]) -> tuple[Message, ...] | None:
@@ -241,8 +245,8 @@ def _state(fields: Mapping[str, msgspec.Raw]) -> str | msgspec.Raw | None:
             "$.state: state belongs to a question, got none; "
             "add question and options, or rename the key to carry it along",
         )
-    value = _value(fields, "state") if bytes(fields["state"][:1]) == b'"' else None
-    return value if isinstance(value, str) else fields["state"].copy()
+    raw = fields["state"]
+    return _text(fields, "state") if memoryview(raw)[0] == ord('"') else raw.copy()
 
 
 def _options(fields: Mapping[str, msgspec.Raw], *, lettered: bool) -> tuple[str, ...] | None:

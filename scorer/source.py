@@ -82,6 +82,8 @@ class Source:
         self.name = "<stdin>" if given == "-" else given
         self._counts: Counts | None = None
         if given == "-":
+            if sys.stdin is None:
+                raise InputError(f"{self.name}: is closed; give a file, or pipe records in")
             self._file = self._spooled(sys.stdin.buffer)
             return
         with reading(self.name):
