@@ -17,7 +17,7 @@ endif
 
 # PyTorch names its builds by a suffix of the version; macOS has a single one without it. Asking for
 # the suffix means that a machine without a GPU never downloads gigabytes of CUDA libraries.
-TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+TORCH := $(shell grep '^torch==' constraints.txt)
 TORCH_BUILD_cpu := cpu
 TORCH_BUILD_cuda12 := cu126
 TORCH_BUILD_cuda13 := cu130
@@ -78,8 +78,9 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	got " + sys.version.split()[0] + ": name a newer one with make PYTHON=python3.12")'
 	@rm -f $(VENV)/.installed-*
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --no-deps "$(TORCH)" 2>/dev/null || $(PIP_INSTALL) --no-deps "$(TORCH)" \
+	@echo "installing $(TORCH)"
+	@$(PIP_INSTALL) --no-deps "$(TORCH)" 2>/dev/null || $(PIP_INSTALL) --no-deps "$(TORCH)" \
 	  --extra-index-url https://download.pytorch.org/whl/$(TORCH_BUILD)
 	$(PIP_INSTALL) --quiet hatchling
-	$(PIP_INSTALL) --no-build-isolation -e ".[$(EXTRAS)]"
+	$(PIP_INSTALL) --quiet --no-build-isolation -e ".[$(EXTRAS)]"
 	@touch $@
