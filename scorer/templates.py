@@ -1,0 +1,215 @@
+"""Jinja templates: the model's chat template and the text of a lettered question.
+
+Both are rendered in a sandbox. The chat template's environment is that of transformers'
+``apply_chat_template`` (same flags, filters and globals), with one difference: a template
+that asks for today's date is refused, because its prompts would change overnight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scorer.errors import ErrorCode, ModelError, RowError, UsageError
+from scorer.tokenizer import read_tokenizer_config, special_token_strings
+
+if TYPE_CHECKING:
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# What a question and its options look like unless --question-template says otherwise.
+# The two newlines before "Answer" are the last option's and an empty line.
+DEFAULT_QUESTION_TEMPLATE = """\
+{{ question }}
+
+{% if state is not none %}
+{{ state }}
+
+{% endif %}
+{% for option in options %}
+{{ option.label }}. {{ option.text }}
+{% endfor %}
+
+Answer with the letter of the correct option only.
+"""
+
+_QUESTION_VARIABLES = frozenset({"question", "state", "options"})
+
+
+@dataclass(frozen=True, slots=True)
+class LetteredOption:
+    """An option as a question template sees it: ``label`` "A", ``text`` as given."""
+
+    label: str
+    text: str
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    from jinja2 import nodes
+    from jinja2.exceptions import TemplateError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.runtime import Macro
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}``: marks assistant text for training; here its content as it is."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = self.call_method("_content")
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def _content(self, caller: Macro) -> str:
+            return caller()
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def strftime_now(_format: str) -> None:
+        raise TemplateError(
+            "the template asks for today's date: its prompts would change overnight"
+        )
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # Jinja's own filter escapes HTML characters.
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+class ChatTemplate:
+    """A model's chat template, rendered for an answer without thinking.
+
+    ``source`` is the template's text. Raises ``ModelError`` for a directory without a chat
+    template, one that is no Jinja, and one that can't take a single user message.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        import jinja2
+
+        config = read_tokenizer_config(directory)
+        self.source = _chat_template_source(directory, config)
+        self._special = special_token_strings(config)
+        try:
+            self._template = _environment().from_string(self.source)
+        except jinja2.TemplateError as error:
+            raise ModelError(
+                f"{directory}: the chat template is no valid Jinja: {error}"
+            ) from error
+        try:
+            probe = self.render([{"role": "user", "content": "x"}])
+        except RowError as error:
+            raise ModelError(f"{directory}: the chat template can't be used: {error}") from error
+        if thinking_is_open(probe):
+            raise ModelError(
+                f"{directory}: the chat template begins every answer inside <think>, also with "
+                "thinking off: the next token is a thought, not a label. Use a model that answers "
+                "without thinking (Qwen3 or an Instruct-2507 model), or give a rendered prompt "
+                "that closes the block"
+            )
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt up to where the answer begins. Raises ``RowError`` (template_error)."""
+        return _render(
+            self._template,
+            {
+                **self._special,
+                "messages": messages,
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": True,
+                "enable_thinking": False,
+            },
+        )
+
+
+class QuestionTemplate:
+    """The text of a lettered question: the user message it becomes.
+
+    Variables: ``question`` (text), ``state`` (text, or none), ``options`` (each with ``label``
+    and ``text``). Raises ``UsageError`` for a source that is no Jinja or names another variable.
+    """
+
+    def __init__(self, source: str) -> None:
+        import jinja2
+        from jinja2 import meta
+
+        self.source = source
+        environment = _environment()
+        environment.undefined = jinja2.StrictUndefined
+        try:
+            unknown = meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise UsageError(
+                f"--question-template: line {error.lineno}: {error.message}: not valid Jinja"
+            ) from error
+        unknown = unknown - _QUESTION_VARIABLES - environment.globals.keys()
+        if unknown:
+            raise UsageError(
+                f"--question-template: unknown variable {min(unknown)!r}: a question template has "
+                "question, state and options (each with .label and .text)"
+            )
+
+    def render(self, question: str, state: str | None, options: Sequence[LetteredOption]) -> str:
+        """The question's text. Raises ``RowError`` (template_error)."""
+        values = {"question": question, "state": state, "options": options}
+        return _render(self._template, values)
+
+
+def thinking_is_open(text: str) -> bool:
+    """Whether ``text`` ends inside a ``<think>`` block."""
+    return text.rfind("<think>") > text.rfind("</think>")
+
+
+def _render(template: jinja2.Template, values: dict[str, Any]) -> str:
+    try:
+        return template.render(values)
+    except Exception as error:  # a template may raise anything; it becomes the row's error
+        reason = str(error) or type(error).__name__
+        raise RowError(ErrorCode.TEMPLATE_ERROR, f"the template failed: {reason}") from error
+
+
+def _chat_template_source(directory: Path, config: dict[str, Any]) -> str:
+    path = directory / "chat_template.jinja"
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: can't be read: {error}") from error
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+    if not isinstance(source, str):
+        raise ModelError(
+            f"{directory}: no chat template (neither chat_template.jinja nor chat_template in "
+            "tokenizer_config.json): questions and messages need one; give 'prompt' records, "
+            "rendered beforehand, instead"
+        )
+    return source
