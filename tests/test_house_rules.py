@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-
-from tests import nvrtc
 
 REPO = Path(__file__).resolve().parent.parent
 KERNELS = sorted((REPO / "kernels").glob("*.cu"))
@@ -62,7 +59,7 @@ def test_the_kernels_folder_holds_cuda_sources_and_a_readme_only() -> None:
 
 
 def test_transformers_is_not_confused_by_the_kernels_folder() -> None:
-    """The checkout is on the path, so ``kernels`` can be found; it must not pass for the package."""
+    """The checkout is on the path, so ``kernels`` is found; it must not pass for the package."""
     done = _python(
         "from transformers.utils import is_kernels_available\n"
         "from transformers import Qwen3ForCausalLM\n"

@@ -25,7 +25,7 @@ NOT_SHIPPED = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".h
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """File names in the two archives, without the sdist's leading folder, and the wheel unpacked."""
+    """File names in both archives (without the sdist's leading folder), and the wheel unpacked."""
 
     sdist: frozenset[str]
     wheel: frozenset[str]
