@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ErrorCode, ModelError, RowError, UsageError
+from scorer.errors import ErrorCode, ModelError, RowError
 from scorer.labels import (
     LETTERS,
     PreparedOption,
@@ -30,15 +28,10 @@ from scorer.labels import (
     letter_labels,
     prefix_clash,
 )
-from scorer.records import Message, Record
-from scorer.templates import (
-    DEFAULT_QUESTION_TEMPLATE,
-    ChatTemplate,
-    LetteredOption,
-    QuestionTemplate,
-    thinking_is_open,
-)
+from scorer.records import Record
+from scorer.rendering import Draft, Renderer
 from scorer.tokenizer import Tokenizer, TokenText
+from scorer.truncation import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +62,6 @@ class Prepared:
     truncated_tokens: int
     moved_spaces: int
     prefix_clash: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A rendered prompt whose texts have yet to be encoded.
-
-    ``pieces``: plain text and added tokens in turn, plain first and last. None when the record
-    brought its token ids.
-    """
-
-    text: str
-    pieces: tuple[str, ...] | None
-    moved: str
-    matches: int
-    warnings: tuple[str, ...]
 
 
 class _TextIds:
@@ -125,26 +103,22 @@ class Prompter:
         parse_special: bool = False,
         truncate: bool = False,
     ) -> None:
-        self._directory = Path(tokenizer_dir)
         self._max_tokens = max_tokens
-        self._system = system
-        self._parse_special = parse_special
         self._truncate = truncate
-        self._question = QuestionTemplate(question_template or DEFAULT_QUESTION_TEMPLATE)
-        if system is not None:
-            _check_system(system)
-        self._tokenizer = Tokenizer(self._directory)
+        self._tokenizer = Tokenizer(tokenizer_dir)
+        self._renderer = Renderer(
+            tokenizer_dir,
+            self._tokenizer,
+            system=system,
+            question_template=question_template,
+            parse_special=parse_special,
+        )
         self.n_ids = self._tokenizer.n_ids
         if vocab_size < self.n_ids:
             raise ModelError(
-                f"{self._directory}: the tokenizer has {self.n_ids} ids, but the model's logits "
+                f"{tokenizer_dir}: the tokenizer has {self.n_ids} ids, but the model's logits "
                 f"only {vocab_size} rows: tokenizer and model don't belong together"
             )
-
-    @cached_property
-    def _chat(self) -> ChatTemplate:
-        # Made when the first chat record turns up: files of raw prompts need no template.
-        return ChatTemplate(self._directory)
 
     @cached_property
     def template_sha256(self) -> str:
@@ -153,10 +127,10 @@ class Prompter:
         A directory without a chat template counts as none.
         """
         try:
-            chat: str | None = self._chat.source
+            chat: str | None = self._renderer.chat.source
         except ModelError:
             chat = None
-        parts = [chat, self._question.source, self._system]
+        parts = [chat, self._renderer.question.source, self._renderer.system]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def token_text(self, ids: Iterable[int]) -> list[TokenText]:
@@ -169,22 +143,22 @@ class Prompter:
         All texts are encoded in one call, in the tokenizer's own threads. Raises ``ModelError``
         when a chat record meets a missing or refused chat template.
         """
-        drafts: list[_Draft | RowError] = []
+        drafts: list[Draft | RowError] = []
         for record in records:
             try:
-                drafts.append(self._draft(record))
+                drafts.append(self._renderer.draft(record))
             except RowError as error:
                 drafts.append(error)
         encode = _TextIds(self._tokenizer)
         encode.encode_all(
             text
             for record, draft in zip(records, drafts, strict=True)
-            if isinstance(draft, _Draft)
+            if isinstance(draft, Draft)
             for text in _texts(record, draft)
         )
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
-            if isinstance(draft, _Draft):
+            if isinstance(draft, Draft):
                 try:
                     prepared.append(self._finish(record, draft, encode))
                 except RowError as error:
@@ -193,99 +167,7 @@ class Prompter:
                 prepared.append(draft)
         return prepared
 
-    # Rendering
-
-    def _draft(self, record: Record) -> _Draft:
-        if record.prompt is not None:
-            return self._draft_prompt(record.prompt, has_options=bool(record.options))
-        if record.prompt_token_ids is not None:
-            return self._draft_ids(record.prompt_token_ids)
-        if record.messages is not None:
-            return self._draft_messages(record.messages)
-        return self._draft_messages((Message("user", self._question_text(record)),))
-
-    def _draft_prompt(self, prompt: str, *, has_options: bool) -> _Draft:
-        warnings = ["--system has no effect on a raw prompt"] if self._system is not None else []
-        text = prompt.rstrip(" ") if has_options else prompt
-        matches = self._tokenizer.added_text.count(text)
-        if self._parse_special:
-            pieces = tuple(self._tokenizer.added_text.split(text))
-        else:
-            pieces = (text,)
-            if matches:
-                warnings.append(
-                    f"{_strings(matches)} in the prompt, read as ordinary text (--parse-special "
-                    "makes them tokens)"
-                )
-        return _Draft(text, pieces, prompt[len(text) :], matches, tuple(warnings))
-
-    def _draft_ids(self, ids: Sequence[int]) -> _Draft:
-        wrong = [(place, token) for place, token in enumerate(ids) if not 0 <= token < self.n_ids]
-        if wrong:
-            place, token = wrong[0]
-            raise RowError(
-                ErrorCode.TOKEN_OUT_OF_RANGE,
-                f"prompt_token_ids[{place}] is {token}, but ids are 0 to {self.n_ids - 1}: use the "
-                "ids of this model's tokenizer",
-            )
-        warnings = ("--system has no effect on token ids",) if self._system is not None else ()
-        text = b"".join(map(self._tokenizer.token_bytes, ids)).decode(errors="replace")
-        return _Draft(text, None, "", 0, warnings)
-
-    def _draft_messages(self, messages: Sequence[Message]) -> _Draft:
-        warnings = []
-        if messages[-1].role == "assistant":
-            raise RowError(
-                ErrorCode.INVALID_VALUE,
-                "the last message is the assistant's, and the answer is read after it: remove it, "
-                "or make its text the options",
-            )
-        if self._system is not None:
-            if messages[0].role == "system":
-                warnings.append("the record's own system message is used, not --system")
-            else:
-                messages = (Message("system", self._system), *messages)
-        contents = [message.content for message in messages]
-        added_text = self._tokenizer.added_text
-        guarded, marker = added_text.guard(contents, self._chat.source)
-        turns = [
-            {"role": message.role, "content": content}
-            for message, content in zip(messages, guarded, strict=True)
-        ]
-        pieces = added_text.split(self._chat.render(turns))
-        if marker:
-            pieces = [piece.replace(marker, "") for piece in pieces]
-        text = "".join(pieces)
-        if thinking_is_open("".join(pieces[1::2])):
-            raise RowError(
-                ErrorCode.THINKING_TEMPLATE,
-                "the chat template begins this answer inside <think>: the next token is a thought, "
-                "not an answer; use a model that answers without thinking",
-            )
-        matches = sum(map(added_text.count, contents)) if marker else 0
-        if matches:
-            warnings.append(f"{_strings(matches)} in the messages, read as ordinary text")
-        return _Draft(text, tuple(pieces), "", matches, tuple(warnings))
-
-    def _question_text(self, record: Record) -> str:
-        if record.question is None or not record.options:
-            raise RowError(ErrorCode.NO_PROMPT, "a question needs its options: add them")
-        if len(record.options) > len(LETTERS):
-            raise RowError(
-                ErrorCode.TOO_MANY_OPTIONS,
-                f"a question has at most {len(LETTERS)} options, one a letter, got "
-                f"{len(record.options)}: ask in parts, or give them as continuations of a prompt",
-            )
-        check_distinct(record.options, self._tokenizer.normalise)
-        options = [
-            LetteredOption(letter, text)
-            for letter, text in zip(LETTERS, record.options, strict=False)
-        ]
-        return self._question.render(record.question, state_text(record.state), options)
-
-    # Encoding
-
-    def _finish(self, record: Record, draft: _Draft, encode: _TextIds) -> Prepared:
+    def _finish(self, record: Record, draft: Draft, encode: _TextIds) -> Prepared:
         ids, tail = self._prompt_ids(record, draft, encode)
         if not ids:
             raise RowError(
@@ -329,9 +211,7 @@ class Prompter:
             prefix_clash=prefix_clash(options) if record.question is None else False,
         )
 
-    def _prompt_ids(
-        self, record: Record, draft: _Draft, encode: _TextIds
-    ) -> tuple[list[int], Tail]:
+    def _prompt_ids(self, record: Record, draft: Draft, encode: _TextIds) -> tuple[list[int], Tail]:
         if draft.pieces is None:
             ids = list(record.prompt_token_ids or ())
             return ids, self._tail_of_ids(ids, encode) if record.options else Tail(None, [])
@@ -357,7 +237,7 @@ class Prompter:
         return Tail(text if encode(text) == own else None, own)
 
     def _options(
-        self, record: Record, draft: _Draft, tail: Tail, encode: _TextIds
+        self, record: Record, draft: Draft, tail: Tail, encode: _TextIds
     ) -> tuple[PreparedOption, ...]:
         texts = record.options or ()
         if record.question is not None:
@@ -391,8 +271,6 @@ class Prompter:
             )
         return PreparedTarget(target, self._tokenizer.token_text([target])[0].text)
 
-    # Length
-
     def _too_long(self, prompt: int, longest: int, remedy: str) -> RowError:
         option = f" and its longest option {longest}" if longest else ""
         return RowError(
@@ -415,9 +293,9 @@ class Prompter:
         """A question loses the end of its state (else of itself), a chat its oldest text."""
         excess = tokens + longest - self._max_tokens
         current = record
-        while (shorter := self._cut(current, excess)) is not None:
+        while shorter := cut(current, excess, self._tokenizer.token_starts):
             current = shorter
-            draft = self._draft(current)
+            draft = self._renderer.draft(current)
             ids, _ = self._prompt_ids(current, draft, encode)
             excess = len(ids) + longest - self._max_tokens
             if excess <= 0:
@@ -426,49 +304,8 @@ class Prompter:
             tokens, longest, "not even --truncate-prompt makes it fit: shorten the rest"
         )
 
-    def _cut(self, record: Record, excess: int) -> Record | None:
-        """The record without about ``excess`` tokens of its body; None if none of it is left."""
-        if record.messages is not None:
-            return self._cut_oldest(record, record.messages, excess)
-        name = "question" if record.state is None else "state"
-        body = record.question if record.state is None else state_text(record.state)
-        starts = self._tokenizer.token_starts(body or "")
-        end = starts[-excess] if excess < len(starts) else 0
-        return msgspec.structs.replace(record, **{name: (body or "")[:end]}) if end else None
 
-    def _cut_oldest(
-        self, record: Record, messages: tuple[Message, ...], excess: int
-    ) -> Record | None:
-        for place, message in enumerate(messages):
-            if message.role == "system" or not message.content:
-                continue
-            starts = self._tokenizer.token_starts(message.content)
-            # A character of several tokens goes as a whole.
-            begin = next((start for start in starts[excess:] if start), len(message.content))
-            content = message.content[begin:]
-            if not content and place == len(messages) - 1:
-                return None
-            changed = (*messages[:place], Message(message.role, content), *messages[place + 1 :])
-            return msgspec.structs.replace(record, messages=changed)
-        return None
-
-
-def state_text(state: str | msgspec.Raw | None) -> str | None:
-    """A question's state as text: a string as it is, any other JSON value on one line.
-
-    Written as ``{"a": [1, 2.50], "b": "é"}``: one space after commas and colons, characters
-    as themselves, keys in the order given and numbers exactly as they were typed.
-    """
-    if state is None or isinstance(state, str):
-        return state
-    line = msgspec.json.format(bytes(state), indent=0).decode()
-    return _JSON_STRING.sub(lambda m: json.dumps(json.loads(m[0]), ensure_ascii=False), line)
-
-
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-
-
-def _texts(record: Record, draft: _Draft) -> Iterator[str]:
+def _texts(record: Record, draft: Draft) -> Iterator[str]:
     """All plain texts that ``record`` will surely need the ids of."""
     for target in record.targets:
         if isinstance(target, str):
@@ -485,14 +322,3 @@ def _texts(record: Record, draft: _Draft) -> Iterator[str]:
     else:
         for option in record.options or ():
             yield last + draft.moved + option
-
-
-def _strings(count: int) -> str:
-    return f"{count} special-token string" + ("" if count == 1 else "s")
-
-
-def _check_system(system: str) -> None:
-    try:
-        system.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"--system: not valid Unicode at character {error.start}") from error

@@ -1,0 +1,188 @@
+"""From a record to the text of its prompt, cut where the chat template put its own tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from scorer.errors import ErrorCode, RowError, UsageError
+from scorer.labels import LETTERS, check_distinct
+from scorer.records import Message, Record
+from scorer.templates import (
+    DEFAULT_QUESTION_TEMPLATE,
+    ChatTemplate,
+    LetteredOption,
+    QuestionTemplate,
+    thinking_is_open,
+)
+from scorer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A rendered prompt whose texts have yet to be encoded.
+
+    ``pieces``: plain text and added tokens in turn, plain first and last. None when the record
+    brought its token ids.
+    """
+
+    text: str
+    pieces: tuple[str, ...] | None
+    moved: str
+    matches: int
+    warnings: tuple[str, ...]
+
+
+class Renderer:
+    """Renders records for one model; what the user wrote stays plain text.
+
+    Raises ``UsageError`` for a question template or system text that can't be used. The chat
+    template is loaded when the first chat record turns up: files of raw prompts need none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        tokenizer: Tokenizer,
+        *,
+        system: str | None,
+        question_template: str | None,
+        parse_special: bool,
+    ) -> None:
+        if system is not None:
+            _check_system(system)
+        self.system = system
+        self.question = QuestionTemplate(question_template or DEFAULT_QUESTION_TEMPLATE)
+        self._directory = directory
+        self._tokenizer = tokenizer
+        self._parse_special = parse_special
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """The model's chat template. Raises ``ModelError`` if missing or refused."""
+        return ChatTemplate(self._directory)
+
+    def draft(self, record: Record) -> Draft:
+        """The record's prompt as text. Raises ``RowError``, and ``ModelError`` as ``chat``."""
+        if record.prompt is not None:
+            return self._draft_prompt(record.prompt, has_options=bool(record.options))
+        if record.prompt_token_ids is not None:
+            return self._draft_ids(record.prompt_token_ids)
+        if record.messages is not None:
+            return self._draft_messages(record.messages)
+        return self._draft_messages((Message("user", self._question_text(record)),))
+
+    def _draft_prompt(self, prompt: str, *, has_options: bool) -> Draft:
+        warnings = ["--system has no effect on a raw prompt"] if self.system is not None else []
+        text = prompt.rstrip(" ") if has_options else prompt
+        matches = self._tokenizer.added_text.count(text)
+        if self._parse_special:
+            pieces = tuple(self._tokenizer.added_text.split(text))
+        else:
+            pieces = (text,)
+            if matches:
+                warnings.append(
+                    f"{_strings(matches)} in the prompt, read as ordinary text (--parse-special "
+                    "makes them tokens)"
+                )
+        return Draft(text, pieces, prompt[len(text) :], matches, tuple(warnings))
+
+    def _draft_ids(self, ids: Sequence[int]) -> Draft:
+        wrong = [
+            (place, token)
+            for place, token in enumerate(ids)
+            if not 0 <= token < self._tokenizer.n_ids
+        ]
+        if wrong:
+            place, token = wrong[0]
+            raise RowError(
+                ErrorCode.TOKEN_OUT_OF_RANGE,
+                f"prompt_token_ids[{place}] is {token}, but ids are 0 to {self._tokenizer.n_ids - 1}: use the "
+                "ids of this model's tokenizer",
+            )
+        warnings = ("--system has no effect on token ids",) if self.system is not None else ()
+        text = b"".join(map(self._tokenizer.token_bytes, ids)).decode(errors="replace")
+        return Draft(text, None, "", 0, warnings)
+
+    def _draft_messages(self, messages: Sequence[Message]) -> Draft:
+        warnings = []
+        if messages[-1].role == "assistant":
+            raise RowError(
+                ErrorCode.INVALID_VALUE,
+                "the last message is the assistant's, and the answer is read after it: remove it, "
+                "or make its text the options",
+            )
+        if self.system is not None:
+            if messages[0].role == "system":
+                warnings.append("the record's own system message is used, not --system")
+            else:
+                messages = (Message("system", self.system), *messages)
+        contents = [message.content for message in messages]
+        added_text = self._tokenizer.added_text
+        guarded, marker = added_text.guard(contents, self.chat.source)
+        turns = [
+            {"role": message.role, "content": content}
+            for message, content in zip(messages, guarded, strict=True)
+        ]
+        pieces = added_text.split(self.chat.render(turns))
+        if marker:
+            pieces = [piece.replace(marker, "") for piece in pieces]
+        text = "".join(pieces)
+        if thinking_is_open("".join(pieces[1::2])):
+            raise RowError(
+                ErrorCode.THINKING_TEMPLATE,
+                "the chat template begins this answer inside <think>: the next token is a thought, "
+                "not an answer; use a model that answers without thinking",
+            )
+        matches = sum(map(added_text.count, contents)) if marker else 0
+        if matches:
+            warnings.append(f"{_strings(matches)} in the messages, read as ordinary text")
+        return Draft(text, tuple(pieces), "", matches, tuple(warnings))
+
+    def _question_text(self, record: Record) -> str:
+        if record.question is None or not record.options:
+            raise RowError(ErrorCode.NO_PROMPT, "a question needs its options: add them")
+        if len(record.options) > len(LETTERS):
+            raise RowError(
+                ErrorCode.TOO_MANY_OPTIONS,
+                f"a question has at most {len(LETTERS)} options, one a letter, got "
+                f"{len(record.options)}: ask in parts, or give them as continuations of a prompt",
+            )
+        check_distinct(record.options, self._tokenizer.normalise)
+        options = [
+            LetteredOption(letter, text)
+            for letter, text in zip(LETTERS, record.options, strict=False)
+        ]
+        return self.question.render(record.question, state_text(record.state), options)
+
+
+def state_text(state: str | msgspec.Raw | None) -> str | None:
+    """A question's state as text: a string as it is, any other JSON value on one line.
+
+    Written as ``{"a": [1, 2.50], "b": "é"}``: one space after commas and colons, characters
+    as themselves, keys in the order given and numbers exactly as they were typed.
+    """
+    if state is None or isinstance(state, str):
+        return state
+    line = msgspec.json.format(bytes(state), indent=0).decode()
+    return _JSON_STRING.sub(lambda m: json.dumps(json.loads(m[0]), ensure_ascii=False), line)
+
+
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def _strings(count: int) -> str:
+    return f"{count} special-token string" + ("" if count == 1 else "s")
+
+
+def _check_system(system: str) -> None:
+    try:
+        system.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"--system: not valid Unicode at character {error.start}") from error
