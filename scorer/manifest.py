@@ -1,0 +1,201 @@
+"""What produced a file of scores: the numerics key, content hashes and the manifest beside OUT.
+
+The numerics key is a hash over everything that may change a bit of a score. Two runs with the same
+key give the same bits for the same read; two runs with different keys may not, and the fields say
+which of them differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scorer.model import Qwen3
+    from scorer.shapes import BatchShape
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_CHUNK = 64 * 2**20
+
+_COMPUTES = ("answers", "model", "numeric", "reader", "reduction", "shapes")
+"""Our own modules between token ids and scores."""
+
+_ENVIRONMENT = (
+    # variables that choose kernels, orders of summation or numbers of threads underneath torch
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_CUBLASLT_WORKSPACE_SIZE",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_DEBUG_CPU_TYPE",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ATEN_CPU_CAPABILITY",
+    "OPENBLAS_CORETYPE",
+)
+
+
+def canonical_json(value: Json) -> bytes:
+    """Return the one UTF-8 spelling of a JSON value that hashes are taken over."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def sha256_of(value: Json) -> str:
+    """Return the hex SHA-256 of a JSON value's canonical spelling."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """Return a hex content hash of files: names, sizes and bytes.
+
+    A tree hash, so that it can run on several cores: SHA-256 of each 64 MiB piece, then SHA-256
+    over the list of names, sizes and pieces in order.
+    """
+
+    def digest(piece: tuple[Path, int]) -> str:
+        with piece[0].open("rb") as handle:
+            handle.seek(piece[1])
+            return hashlib.sha256(handle.read(_CHUNK)).hexdigest()
+
+    listing: list[Json] = []
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        for file in sorted(files, key=lambda file: file.name):
+            size = file.stat().st_size
+            pieces = [(file, start) for start in range(0, size, _CHUNK)]
+            digests: list[Json] = list(pool.map(digest, pieces))
+            listing.append([file.name, size, digests])
+    return sha256_of(listing)
+
+
+def library_versions(names: Iterable[str]) -> dict[str, Json]:
+    """Return the installed version of each distribution, null for those not installed."""
+    versions: dict[str, Json] = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def host_fields() -> dict[str, Json]:
+    """Return what the CPU's own arithmetic depends on."""
+    import torch
+
+    return {
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": _cpu_model(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
+    }
+
+
+def _cpu_model() -> str:
+    """Return the CPU's name and instruction-set flags, which libraries choose kernels by."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown"
+    wanted = r"^(model name|cpu family|model|stepping|flags)\s*:\s*(.*)$"
+    fields = dict(re.findall(wanted, text, re.MULTILINE))
+    flags = hashlib.sha256(" ".join(sorted(fields.pop("flags", "").split())).encode()).hexdigest()
+    return ", ".join([*(fields[key] for key in sorted(fields)), f"flags {flags[:16]}"])
+
+
+def cuda_fields() -> dict[str, Json]:
+    """Return what the GPU's arithmetic depends on."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    matmul = torch.backends.cuda.matmul
+    return {
+        "gpu": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "driver": _driver_version(),
+        "cuda": torch.version.cuda,
+        "cublas": _first_version("nvidia-cublas", "nvidia-cublas-cu12"),
+        "allow_tf32": matmul.allow_tf32,
+        "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "preferred_blas": str(torch.backends.cuda.preferred_blas_library()),
+    }
+
+
+def _first_version(*names: str) -> Json:
+    return next((version for version in library_versions(names).values() if version), None)
+
+
+def _driver_version() -> str:
+    """Return the NVIDIA driver's version. Part of the key, so it is never guessed."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+        if found := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
+            return found[1]
+    except OSError:
+        pass  # a container without the driver's /proc entry: ask nvidia-smi
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def environment_fields() -> dict[str, Json]:
+    """Return the variables that can choose other kernels, those that are set."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
+def software_fields() -> dict[str, Json]:
+    """Return the versions of everything that computes."""
+    names = ("torch", "transformers", "numpy", "triton", "cupy-cuda12x", "cupy-cuda13x")
+    return library_versions(names)
+
+
+def numerics_fields(
+    model: Qwen3, shape: BatchShape, *, isolation: str, n_ids: int, weights_sha256: str
+) -> dict[str, Json]:
+    """Return everything that may change a bit of a score; its hash is the numerics key."""
+    where = cuda_fields() if model.device.type == "cuda" else host_fields()
+    return {
+        "weights_sha256": weights_sha256,
+        "config_sha256": sha256_of(model.checkpoint.config),
+        "n_ids": n_ids,
+        "device": model.device.type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "isolation": isolation,
+        "tokens_per_forward": shape.tokens,
+        "rows_per_forward": shape.rows,
+        "attention": model.attention,
+        "reduction": "host",
+        "code_sha256": hash_files(Path(__file__).with_name(f"{name}.py") for name in _COMPUTES),
+        "environment": environment_fields(),
+        **software_fields(),
+        **where,
+    }
+
+
+def write_manifest(path: Path | str, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest as indented JSON, replacing the file atomically; ``-`` is not served."""
+    target = Path(path)
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(target)

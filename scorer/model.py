@@ -1,0 +1,242 @@
+"""Load a Qwen3 checkpoint and run it in packed forwards of a fixed shape.
+
+transformers loads the weights and runs the layers. What is ours: an attention over segments,
+registered under a name of its own, so that a plain transformers model in the same process is
+untouched, and an lm_head that gives float32 logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from scorer.checkpoint import Checkpoint
+from scorer.errors import DeviceError, ModelError, UsageError
+from scorer.shapes import BatchShape, IntArray, max_segments
+
+ATTENTION = "scorer_packed"
+DeviceName = Literal["auto", "cpu", "cuda"]
+DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where the reads of one packed forward begin and end.
+
+    offsets: ascending, from 0 to the tokens of the forward. table: the same as int32 on the
+    device, repeated at the end up to a length fixed by the shape. longest: the fixed maximum
+    length that kernels may choose their tiles by; never the longest segment of this batch.
+    """
+
+    offsets: Sequence[int]
+    table: torch.Tensor | None
+    longest: int
+
+
+def _attend_cpu(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
+) -> torch.Tensor:
+    """Causal attention, one call a segment: ``[1, heads, T, d]`` to ``[1, T, heads, d]``."""
+    parts = [
+        torch.nn.functional.scaled_dot_product_attention(
+            query[:, :, start:end],
+            key[:, :, start:end],
+            value[:, :, start:end],
+            is_causal=True,
+            scale=scale,
+            enable_gqa=True,
+        )
+        for start, end in pairwise(segments.offsets)
+    ]
+    return torch.cat(parts, dim=2).transpose(1, 2)
+
+
+def _attend_cuda(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
+) -> torch.Tensor:
+    """Causal variable-length FlashAttention: ``[1, heads, T, d]`` to ``[1, T, heads, d]``."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    def rows(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[0].transpose(0, 1)
+
+    table = segments.table
+    assert table is not None
+    longest = segments.longest
+    out = varlen_attn(
+        rows(query),
+        rows(key),
+        rows(value),
+        table,
+        table,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0),
+        **_varlen_options(),
+    )
+    assert isinstance(out, torch.Tensor)
+    return out[None]
+
+
+def _varlen_options() -> dict[str, Any]:
+    """Name the options that this torch's ``varlen_attn`` has: split-KV off where it can be on."""
+    import inspect
+
+    from torch.nn.attention.varlen import varlen_attn
+
+    wanted: dict[str, Any] = {"enable_gqa": True, "num_splits": 1}
+    known = inspect.signature(varlen_attn).parameters
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+def _packed_attention(
+    _module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    segments: Segments,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """The attention that transformers calls by the name ``scorer_packed``."""
+    attend = _attend_cuda if query.is_cuda else _attend_cpu
+    return attend(query, key, value, segments, scaling), None
+
+
+class Qwen3:
+    """A loaded checkpoint that computes packed forwards and float32 logits.
+
+    Owns the weights; changes nothing outside its own instance but for the registered attention.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+        self.checkpoint = checkpoint
+        self.device = device
+        self.dtype = dtype
+        self._model = _load(checkpoint, device, dtype)
+        weight: torch.Tensor = self._model.lm_head.weight.detach()
+        self.attention = "varlen_attn" if device.type == "cuda" else "sdpa by segment"
+        # On CPU a bfloat16 product would round the logits to bfloat16; CUDA can keep float32.
+        self._head = weight if device.type == "cuda" else weight.to(torch.float32)
+
+    @torch.inference_mode()
+    def hidden_states(
+        self, input_ids: IntArray, position_ids: IntArray, offsets: Sequence[int], *, rows: int
+    ) -> torch.Tensor:
+        """Run one forward of T packed tokens.
+
+        input_ids, position_ids: int32 ``[T]``. offsets: the segments' boundaries, 0 to T.
+        rows: R, which with T bounds the number of segments. Returns ``[T, hidden]`` in the
+        model's dtype, after the final norm.
+        """
+        tokens = len(input_ids)
+        if self.device.type == "cuda":
+            table = np.full(max_segments(tokens, rows) + 1, tokens, dtype=np.int32)
+            table[: len(offsets)] = offsets
+            segments = Segments(offsets, self._to_device(table), longest=tokens)
+        else:
+            segments = Segments(offsets, None, longest=tokens)
+        output = self._model.model(
+            input_ids=self._to_device(input_ids.astype(np.int64))[None],
+            position_ids=self._to_device(position_ids.astype(np.int64))[None],
+            # Segments carry the mask; a dict keeps transformers from building one of [T, T].
+            attention_mask={"full_attention": None},
+            use_cache=False,
+            segments=segments,
+        )
+        hidden: torch.Tensor = output.last_hidden_state[0]
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return float32 ``[R, vocab]`` from ``[R, hidden]``; R must be the shape's rows always."""
+        if self.device.type == "cuda":
+            return torch.mm(hidden, self._head.t(), out_dtype=torch.float32)
+        return torch.mm(hidden.to(torch.float32), self._head.t())
+
+    def _to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+
+def choose_device(name: DeviceName) -> torch.device:
+    """Resolve ``auto`` to CUDA when there is a device, else the CPU. Raises UsageError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no CUDA device; use --device cpu")
+    return torch.device(name, 0) if name == "cuda" else torch.device(name)
+
+
+def default_shape(device: torch.device) -> BatchShape:
+    """Return the batch shape used where the user gives none; measured, see docs/measurements.md."""
+    return BatchShape(8192, 128) if device.type == "cuda" else BatchShape(512, 32)
+
+
+def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """Resolve ``auto``: the checkpoint's own 16-bit type on CUDA, float32 on the CPU.
+
+    Raises UsageError for a dtype that the device's path doesn't serve.
+    """
+    stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype")
+    if name == "auto":
+        if device.type == "cpu":
+            name = "float32"
+        else:
+            name = "float16" if stored == "float16" else "bfloat16"
+    if device.type == "cuda" and name == "float32":
+        raise UsageError(
+            "--dtype float32 is not served on CUDA: the variable-length attention there takes "
+            "bfloat16 and float16 only; use --dtype bfloat16 or --device cpu"
+        )
+    if device.type == "cpu" and name == "float16":
+        raise UsageError("--dtype float16 is served on CUDA only; use float32 or bfloat16")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _load(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Any:
+    from transformers import AttentionInterface, Qwen3ForCausalLM
+    from transformers.utils import logging
+
+    AttentionInterface.register(ATTENTION, _packed_attention)
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what it would warn of is checked below and refused
+    try:
+        model, report = Qwen3ForCausalLM.from_pretrained(
+            checkpoint.path,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            use_safetensors=True,
+            use_kernels=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{checkpoint.path}: can't be loaded: {error}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys", "error_msgs"):
+        if found := report.get(problem):
+            names = ", ".join(sorted(str(item) for item in found)[:5])
+            raise ModelError(
+                f"{checkpoint.path}: the weights don't fit config.json "
+                f"({problem.replace('_', ' ')}: {names}); fetch the checkpoint again"
+            )
+    try:
+        return model.to(device).eval()
+    except torch.OutOfMemoryError as error:
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        raise DeviceError(
+            f"the weights ({size / 2**30:.1f} GiB in {dtype}) don't fit on {device}; "
+            "use a smaller model or --device cpu"
+        ) from error

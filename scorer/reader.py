@@ -1,0 +1,100 @@
+"""Batches in, reduced next-token distributions out: the one object with state.
+
+The life of a read: its batch's tokens go through one forward of T tokens; the hidden states at the
+positions it asks about are gathered into pieces of exactly R rows; each piece goes through the
+lm_head and the reduction; what comes back is cut up read by read. No KV cache exists anywhere, so
+nothing that ran before can be matched and nothing of this batch is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from scorer.errors import DeviceError
+from scorer.model import Qwen3
+from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
+from scorer.selftest import SelfTests
+from scorer.shapes import Batch, BatchShape, IntArray
+from scorer.tables import cut_requests, join_raw, join_requests, split_reduced
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What a reader has done so far. seconds: wall time inside ``Reader.read``."""
+
+    forwards: int = 0
+    reads: int = 0
+    real_tokens: int = 0
+    forward_tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def fill(self) -> float | None:
+        """Real tokens over the tokens of all forwards; None before the first."""
+        return self.real_tokens / self.forward_tokens if self.forward_tokens else None
+
+
+class Reader:
+    """Computes batches of reads with one model and one batch shape.
+
+    selftests: proves, before the first use of each rung, that reads in it are isolated.
+    n_ids: how many token ids the tokenizer has; logits from there on are padding of the model.
+    """
+
+    def __init__(self, model: Qwen3, shape: BatchShape, n_ids: int, selftests: SelfTests) -> None:
+        self.model = model
+        self.shape = shape
+        self.n_ids = n_ids
+        self.counts = ReadCounts()
+        self._selftests = selftests
+
+    def read(self, batch: Batch) -> list[Reduced]:
+        """Return the reduced distributions of each read of the batch, in the batch's order.
+
+        Raises IsolationError when the self-test of a rung fails, DeviceError when the device
+        does.
+        """
+        self._selftests.require(self.model, self.shape, batch.tokens)
+        started = time.perf_counter()
+        requests = join_requests([read.requests for read in batch.reads])
+        try:
+            reduced = finish(self._reduce(batch, requests), requests)
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"out of memory in a forward of {batch.tokens} tokens and {self.shape.rows} "
+                f"lm_head rows; lower --tokens-per-forward (now {self.shape.tokens}) or "
+                f"--rows-per-forward (now {self.shape.rows})"
+            ) from error
+        self.counts.forwards += 1
+        self.counts.reads += len(batch.reads)
+        self.counts.real_tokens += batch.real_tokens
+        self.counts.forward_tokens += batch.tokens
+        self.counts.seconds += time.perf_counter() - started
+        return list(split_reduced(reduced, requests, [len(read.positions) for read in batch.reads]))
+
+    def _reduce(self, batch: Batch, requests: RowRequests) -> RawReduction:
+        hidden = self.model.hidden_states(
+            batch.input_ids(), batch.position_ids(), batch.boundaries(), rows=self.shape.rows
+        )
+        rows = batch.row_indices()
+        pieces = []
+        for start in range(0, len(rows), self.shape.rows):
+            end = min(start + self.shape.rows, len(rows))
+            pieces.append(
+                self._reduce_rows(hidden, rows[start:end], cut_requests(requests, start, end))
+            )
+        return join_raw(pieces)
+
+    def _reduce_rows(
+        self, hidden: torch.Tensor, rows: IntArray, requests: RowRequests
+    ) -> RawReduction:
+        """Reduce up to R rows; the lm_head sees exactly R, the missing ones repeat row 0."""
+        index = np.zeros(self.shape.rows, dtype=np.int64)
+        index[: len(rows)] = rows
+        gathered = hidden[torch.from_numpy(index).to(hidden.device)]
+        logits = self.model.logits(gathered)[: len(rows)]
+        return reduce_host(logits.cpu().numpy(), requests, self.n_ids)

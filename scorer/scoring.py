@@ -1,0 +1,251 @@
+"""Records in, scores out: the public Python API, and what the command line runs on.
+
+::
+
+    from scorer.scoring import Scorer
+
+    scorer = Scorer("Qwen/Qwen3-0.6B")
+    for score in scorer.score([{"question": "Is the sky blue?", "options": ["yes", "no"]}]):
+        print(score.answer, score.label_mass)
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from scorer.answers import Plan, answer, failed, plan
+from scorer.errors import RowError, UsageError
+from scorer.prompts import Prepared, Prompter
+from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
+from scorer.shapes import BatchShape, Packer
+
+if TYPE_CHECKING:
+    from scorer.manifest import Json
+    from scorer.model import DeviceName, DtypeName
+    from scorer.reader import Reader
+    from scorer.reduction import Reduced
+    from scorer.rows import Score
+
+Isolation = Literal["packed", "alone"]
+
+_RECORDS_AT_ONCE = 256
+"""Records tokenised in one call: enough to keep the tokenizer's threads busy."""
+
+_WINDOW_FORWARDS = 8
+"""The packing window in forwards of T tokens: more fills better, less answers sooner."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A record on its way: its plan and the results of its reads so far, or its row."""
+
+    plan: Plan | None
+    results: list[Reduced | None]
+    missing: int
+    row: Score | None
+
+
+class Scorer:
+    """Scores records with one model, in isolated single-forward reads.
+
+    model: a folder or a hub id; revision: of a hub id. device, dtype, isolation: as the options
+    of ``scorer score``. tokens_per_forward, rows_per_forward: T and R; None for the device's
+    default. logprobs, prompt_logprobs: what is asked of records that don't say. cache: the
+    folder where passed self-tests are remembered, None to run them in every process.
+
+    The tokenizer and the checkpoint's configuration are read at once, the weights when the
+    first score is asked for. Raises UsageError, ModelError; while scoring IsolationError,
+    DeviceError.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        device: DeviceName = "auto",
+        dtype: DtypeName = "auto",
+        isolation: Isolation = "packed",
+        tokens_per_forward: int | None = None,
+        rows_per_forward: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        system: str | None = None,
+        question_template: str | None = None,
+        parse_special: bool = False,
+        truncate_prompt: bool = False,
+        cache: Path | None = None,
+    ) -> None:
+        from scorer.checkpoint import find_checkpoint
+
+        for name, value in (("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)):
+            if value is not None and not 0 <= value <= MAX_TOP_K:
+                raise UsageError(
+                    f"{name} must be 0 (the chosen token only) to {MAX_TOP_K}, got {value}; the "
+                    "whole vocabulary is not given"
+                )
+        if isolation not in ("packed", "alone"):
+            raise UsageError(f"isolation must be packed or alone, got {isolation!r}")
+        self.checkpoint = find_checkpoint(os.fspath(model), revision)
+        self.prompter = Prompter(
+            self.checkpoint.path,
+            max_tokens=self.checkpoint.max_tokens,
+            vocab_size=self.checkpoint.vocab_size,
+            system=system,
+            question_template=question_template,
+            parse_special=parse_special,
+            truncate=truncate_prompt,
+        )
+        self.isolation = isolation
+        self._device = device
+        self._dtype = dtype
+        self._tokens = tokens_per_forward
+        self._rows = rows_per_forward
+        self._logprobs = logprobs
+        self._prompt_logprobs = prompt_logprobs
+        self._cache = cache
+        self.settings: dict[str, Json] = {
+            "isolation": isolation,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "system": system,
+            "question_template": question_template,
+            "parse_special": parse_special,
+            "truncate_prompt": truncate_prompt,
+        }
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The loaded model with its batch shape; made when it is first needed."""
+        from scorer.manifest import hash_files, numerics_fields, sha256_of
+        from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
+        from scorer.reader import Reader
+        from scorer.selftest import SelfTests
+
+        device = choose_device(self._device)
+        dtype = choose_dtype(self._dtype, device, self.checkpoint)
+        default = default_shape(device)
+        shape = BatchShape(
+            tokens=default.tokens if self._tokens is None else self._tokens,
+            rows=default.rows if self._rows is None else self._rows,
+        )
+        with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind loading
+            weights = pool.submit(hash_files, self.checkpoint.weights)
+            model = Qwen3(self.checkpoint, device, dtype)
+            self.numerics = numerics_fields(
+                model,
+                shape,
+                isolation=self.isolation,
+                n_ids=self.prompter.n_ids,
+                weights_sha256=weights.result(),
+            )
+        self.numerics_key = sha256_of(self.numerics)
+        selftests = SelfTests(
+            self.numerics_key,
+            self.prompter.n_ids,
+            alone=self.isolation == "alone",
+            max_tokens=self.checkpoint.max_tokens,
+            cache=self._cache,
+        )
+        return Reader(model, shape, self.prompter.n_ids, selftests)
+
+    def prepare(self, records: Iterable[Record | BadLine]) -> Iterator[Plan | Score]:
+        """Yield each record's plan, or its error row; in order, without the model."""
+        records = iter(records)
+        while chunk := list(islice(records, _RECORDS_AT_ONCE)):
+            good = [record for record in chunk if isinstance(record, Record)]
+            prepared = iter(self.prompter.prepare(good))
+            for record in chunk:
+                if isinstance(record, BadLine):
+                    yield failed(record, record.error)
+                    continue
+                item = next(prepared)
+                if isinstance(item, RowError):
+                    yield failed(record, item)
+                else:
+                    yield self._plan(item)
+
+    def _plan(self, prepared: Prepared) -> Plan:
+        return plan(prepared, logprobs=self._logprobs, prompt_logprobs=self._prompt_logprobs)
+
+    def score(self, records: Iterable[Record | BadLine | Mapping[str, object]]) -> Iterator[Score]:
+        """Yield one score a record, in the order of the records.
+
+        records: parsed ones, or mappings with the keys of an input line (their ``line`` is
+        then their place, from 1). Streams: a bounded window of records is held at a time.
+        """
+        reader = self.reader
+        packer = Packer(
+            reader.shape,
+            alone=self.isolation == "alone",
+            window=_WINDOW_FORWARDS * reader.shape.tokens,
+        )
+        slots: deque[_Slot] = deque()  # in the records' order
+        places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
+        key = 0
+        for item in self.prepare(_parsed(records)):
+            slot = _slot(item)
+            slots.append(slot)
+            if slot.plan is not None:
+                for place, read in enumerate(slot.plan.reads):
+                    places[key] = (slot, place)
+                    packer.add(key, read)
+                    key += 1
+                self._close(slot)
+            while packer.full:
+                self._run(packer, places)
+            yield from _finished(slots)
+        while len(packer):
+            self._run(packer, places)
+            yield from _finished(slots)
+
+    def _run(self, packer: Packer, places: dict[int, tuple[_Slot, int]]) -> None:
+        batch = packer.pop()
+        for key, reduced in zip(batch.keys, self.reader.read(batch), strict=True):
+            slot, place = places.pop(key)
+            slot.results[place] = reduced
+            slot.missing -= 1
+            self._close(slot)
+
+    def _close(self, slot: _Slot) -> None:
+        """Make the row when the last of the record's reads has come back."""
+        if slot.missing or slot.plan is None:
+            return
+        results = [reduced for reduced in slot.results if reduced is not None]
+        try:
+            slot.row = answer(slot.plan, results, self.prompter)
+        except RowError as error:
+            slot.row = failed(slot.plan.prepared, error)
+
+
+def _slot(item: Plan | Score) -> _Slot:
+    if isinstance(item, Plan):
+        return _Slot(item, [None] * len(item.reads), len(item.reads), None)
+    return _Slot(None, [], 0, item)
+
+
+def _finished(slots: deque[_Slot]) -> Iterator[Score]:
+    """Yield and drop the rows at the front that are done."""
+    while slots and (row := slots[0].row) is not None:
+        slots.popleft()
+        yield row
+
+
+def _parsed(
+    records: Iterable[Record | BadLine | Mapping[str, object]],
+) -> Iterator[Record | BadLine]:
+    for line, record in enumerate(records, start=1):
+        if isinstance(record, Record | BadLine):
+            yield record
+        else:
+            yield parse_line(msgspec.json.encode(record), line)
