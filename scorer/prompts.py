@@ -64,6 +64,19 @@ class Prepared:
     prefix_clash: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    text: str
+    ids: list[int]
+    options: tuple[PreparedOption, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest read: one-token options are read at the prompt's own end."""
+        own = (len(option.token_ids) for option in self.options)
+        return len(self.ids) + max((length for length in own if length > 1), default=0)
+
+
 class _TextIds:
     """The ids of plain texts: many at once beforehand, others when they turn up."""
 
@@ -168,48 +181,43 @@ class Prompter:
         return prepared
 
     def _finish(self, record: Record, draft: Draft, encode: _TextIds) -> Prepared:
-        ids, tail = self._prompt_ids(record, draft, encode)
-        if not ids:
+        encoded = whole = self._encode(record, draft, encode)
+        if not whole.ids:
             raise RowError(
                 ErrorCode.EMPTY_PROMPT,
                 "the prompt has no tokens"
                 + (" besides the spaces moved to its options" if draft.moved else "")
                 + ": there is nothing to read after; give it a text",
             )
-        warnings = list(draft.warnings)
-        options = self._options(record, draft, tail, encode)
-        if changed := [option.text for option in options if option.seam_changed]:
-            warnings.append(
-                f"the prompt's last tokens would change with {len(changed)} of the options behind "
-                f"them ({changed[0]!r} …): these were encoded on their own"
-            )
         targets = tuple(self._target(target, encode) for target in record.targets)
-        # One-token options are read at the prompt's end: only longer ones need room.
-        longest = max((len(o.token_ids) for o in options if len(o.token_ids) > 1), default=0)
-        text, truncated = draft.text, 0
-        excess = len(ids) + longest - self._max_tokens
-        if excess > 0:
-            if not self._truncate:
-                raise self._too_long(len(ids), longest, "shorten it, or use --truncate-prompt")
-            if record.prompt is not None or record.prompt_token_ids is not None:
-                text, kept = self._without_beginning(ids, longest)
-            else:
-                text, kept = self._shortened(record, len(ids), longest, encode)
-            truncated = len(ids) - len(kept)
-            ids = kept
-            warnings.append(f"{truncated} tokens of the prompt were cut off (--truncate-prompt)")
+        warnings = draft.warnings
+        truncated = 0
+        if whole.length > self._max_tokens:
+            encoded = self._truncated(record, whole, encode)
+            truncated = len(whole.ids) - len(encoded.ids)
+            warnings += (f"{truncated} tokens of the prompt were cut off (--truncate-prompt)",)
+        if changed := [option.text for option in encoded.options if option.seam_changed]:
+            warnings += (
+                f"the prompt's last tokens would change with {len(changed)} of the options behind "
+                f"them (the first is {changed[0]!r}): these were encoded on their own",
+            )
         return Prepared(
             record=record,
-            token_ids=np.array(ids, dtype=np.int32),
-            options=options,
+            token_ids=np.array(encoded.ids, dtype=np.int32),
+            options=encoded.options,
             targets=targets,
-            text=text,
-            warnings=tuple(warnings),
+            text=encoded.text,
+            warnings=warnings,
             special_matches=draft.matches,
             truncated_tokens=truncated,
             moved_spaces=len(draft.moved),
-            prefix_clash=prefix_clash(options) if record.question is None else False,
+            prefix_clash=record.question is None and prefix_clash(encoded.options),
         )
+
+    def _encode(self, record: Record, draft: Draft, encode: _TextIds) -> _Encoded:
+        ids, tail = self._prompt_ids(record, draft, encode)
+        options = self._options(record, draft, tail, encode) if ids else ()
+        return _Encoded(draft.text, ids, options)
 
     def _prompt_ids(self, record: Record, draft: Draft, encode: _TextIds) -> tuple[list[int], Tail]:
         if draft.pieces is None:
@@ -231,7 +239,7 @@ class Prompter:
             start -= 1
         own = ids[start:]
         try:
-            text = b"".join(map(self._tokenizer.token_bytes, own)).decode()
+            text = self._tokenizer.decode(own, errors="strict")
         except UnicodeDecodeError:
             return Tail(None, own)
         return Tail(text if encode(text) == own else None, own)
@@ -271,37 +279,34 @@ class Prompter:
             )
         return PreparedTarget(target, self._tokenizer.token_text([target])[0].text)
 
-    def _too_long(self, prompt: int, longest: int, remedy: str) -> RowError:
-        option = f" and its longest option {longest}" if longest else ""
+    def _truncated(self, record: Record, whole: _Encoded, encode: _TextIds) -> _Encoded:
+        """The prompt shortened as ``--truncate-prompt`` says (see ``truncation``)."""
+        if not self._truncate:
+            raise self._too_long(whole, "shorten it, or use --truncate-prompt")
+        if record.prompt is not None or record.prompt_token_ids is not None:
+            room = self._max_tokens - (whole.length - len(whole.ids))
+            if room < 1:
+                raise self._too_long(whole, "shorten the option")
+            ids = whole.ids[-room:]
+            return _Encoded(self._tokenizer.decode(ids), ids, whole.options)
+        current, encoded = record, whole
+        while encoded.length > self._max_tokens:
+            shorter = cut(current, encoded.length - self._max_tokens, self._tokenizer.token_starts)
+            if shorter is None:
+                raise self._too_long(
+                    whole, "--truncate-prompt cuts the body only: shorten the rest"
+                )
+            current = shorter
+            encoded = self._encode(current, self._renderer.draft(current), encode)
+        return encoded
+
+    def _too_long(self, encoded: _Encoded, remedy: str) -> RowError:
+        longest = encoded.length - len(encoded.ids)
         return RowError(
             ErrorCode.PROMPT_TOO_LONG,
-            f"the prompt has {prompt} tokens{option}, the model's limit is {self._max_tokens}: "
-            + remedy,
-        )
-
-    def _without_beginning(self, ids: list[int], longest: int) -> tuple[str, list[int]]:
-        """A raw prompt loses tokens at its beginning, as many as it must."""
-        room = self._max_tokens - longest
-        if room < 1:
-            raise self._too_long(len(ids), longest, "shorten the option")
-        kept = ids[-room:]
-        return b"".join(map(self._tokenizer.token_bytes, kept)).decode(errors="replace"), kept
-
-    def _shortened(
-        self, record: Record, tokens: int, longest: int, encode: _TextIds
-    ) -> tuple[str, list[int]]:
-        """A question loses the end of its state (else of itself), a chat its oldest text."""
-        excess = tokens + longest - self._max_tokens
-        current = record
-        while shorter := cut(current, excess, self._tokenizer.token_starts):
-            current = shorter
-            draft = self._renderer.draft(current)
-            ids, _ = self._prompt_ids(current, draft, encode)
-            excess = len(ids) + longest - self._max_tokens
-            if excess <= 0:
-                return draft.text, ids
-        raise self._too_long(
-            tokens, longest, "not even --truncate-prompt makes it fit: shorten the rest"
+            f"the prompt has {len(encoded.ids)} tokens"
+            + (f" and its longest option {longest}" if longest else "")
+            + f", the model's limit is {self._max_tokens}: {remedy}",
         )
 
 

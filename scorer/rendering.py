@@ -94,21 +94,16 @@ class Renderer:
         return Draft(text, pieces, prompt[len(text) :], matches, tuple(warnings))
 
     def _draft_ids(self, ids: Sequence[int]) -> Draft:
-        wrong = [
-            (place, token)
-            for place, token in enumerate(ids)
-            if not 0 <= token < self._tokenizer.n_ids
-        ]
-        if wrong:
-            place, token = wrong[0]
-            raise RowError(
-                ErrorCode.TOKEN_OUT_OF_RANGE,
-                f"prompt_token_ids[{place}] is {token}, but ids are 0 to {self._tokenizer.n_ids - 1}: use the "
-                "ids of this model's tokenizer",
-            )
+        n_ids = self._tokenizer.n_ids
+        for place, token_id in enumerate(ids):
+            if not 0 <= token_id < n_ids:
+                raise RowError(
+                    ErrorCode.TOKEN_OUT_OF_RANGE,
+                    f"prompt_token_ids[{place}] is {token_id}, but ids are 0 to {n_ids - 1}: use "
+                    "the ids of this model's tokenizer",
+                )
         warnings = ("--system has no effect on token ids",) if self.system is not None else ()
-        text = b"".join(map(self._tokenizer.token_bytes, ids)).decode(errors="replace")
-        return Draft(text, None, "", 0, warnings)
+        return Draft(self._tokenizer.decode(ids), None, "", 0, warnings)
 
     def _draft_messages(self, messages: Sequence[Message]) -> Draft:
         warnings = []

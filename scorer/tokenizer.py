@@ -171,9 +171,9 @@ class Tokenizer:
         """Whether the id is an added token's."""
         return token_id in self._added_ids
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; an added token's are its string's."""
-        return self._text_of(token_id).raw
+    def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
+        """The text that ``ids`` spell out; ``errors`` as in ``bytes.decode``."""
+        return b"".join([self._text_of(token_id).raw for token_id in ids]).decode(errors=errors)
 
     def token_text(self, ids: Iterable[int]) -> list[TokenText]:
         """Text and raw bytes of each id (``0 <= id < n_ids``)."""
