@@ -120,6 +120,7 @@ class RowRequests:
 
     @property
     def rows(self) -> int:
+        """How many rows the requests are for."""
         return self.top_k.size
 
     def target_rows(self) -> NDArray[np.intp]:
@@ -160,10 +161,10 @@ class RowRequests:
 class RawReduction:
     """What a backend computes: integers and float32 logits, before any logarithm.
 
-    Every bit is defined, so that backends are compared here. A row is nonfinite when its
-    maximum over all V columns is not finite: NaN (either sign) or +inf anywhere, or -inf
-    everywhere. It then holds False/0 sums, -1 for ids and ranks, and the NaN 0x7fc00000 for
-    logits. Logits are canonical: -0.0 is given as 0.0.
+    Every bit is defined, so that backends are compared here. A row is nonfinite with NaN (either
+    sign) or +inf anywhere in its V columns, or -inf in all of them. It then holds 0 for the sums,
+    -1 for ids and ranks, and the NaN 0x7fc00000 for every logit. Logits are canonical: -0.0 is
+    given as 0.0.
 
     nonfinite: bool [rows]
     max: float32 [rows], over all V columns
