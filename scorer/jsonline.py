@@ -71,8 +71,10 @@ def value_of(raw: msgspec.Raw, where: str) -> object:
     try:
         value: object = msgspec.json.decode(raw)
     except msgspec.ValidationError as error:
+        rule, _, below = str(error).partition(" - at `$")
         raise RowError(
-            ErrorCode.INVALID_VALUE, f"{where}: {str(error).lower()}; write a smaller number"
+            ErrorCode.INVALID_VALUE,
+            f"{where}{below.rstrip('`')}: {rule.lower()}; write a smaller number",
         ) from None
     return value
 

@@ -13,7 +13,7 @@ A line is one JSON object in UTF-8. The rules, beyond those the keys state thems
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -91,19 +91,17 @@ class BadLine:
 
 def parse_line(data: bytes, line: int) -> Record | BadLine:
     """The record on one line (``data`` without BOM; a line ending may be there)."""
+    id_: str | int | None = None
+    extra: dict[str, msgspec.Raw] = {}
     try:
         fields = _fields(data)
-    except RowError as error:
-        return BadLine(line, None, error)
-    extra = {key: raw.copy() for key, raw in fields.items() if key not in KNOWN_KEYS}
-    try:
+        extra = {key: raw.copy() for key, raw in fields.items() if key not in KNOWN_KEYS}
         id_ = _id(fields, line)
-    except RowError as error:
-        return BadLine(line, None, error, extra)
-    try:
         return _record(fields, line, id_, extra)
     except RowError as error:
-        return BadLine(line, id_, error, extra)
+        # Tracebacks would keep the line, however long, for as long as the error.
+        error.__context__ = None
+        return BadLine(line, id_, error.with_traceback(None), extra)
 
 
 def line_id(data: bytes, line: int) -> str | int | None:
@@ -153,10 +151,9 @@ def _record(
             )
     given = [key for key in PROMPT_KEYS if key in fields]
     if not given:
-        keys = ", ".join(map(quoted, islice(fields, 8))) or "no keys"
         raise RowError(
             ErrorCode.NO_PROMPT,
-            f"a record has one of {', '.join(PROMPT_KEYS)}, got {cut(keys)}; add one",
+            f"a record has one of {', '.join(PROMPT_KEYS)}, got {_keys(fields)}; add one",
         )
     if len(given) > 1:
         raise RowError(
@@ -202,18 +199,14 @@ def _messages(fields: Mapping[str, msgspec.Raw]) -> tuple[Message, ...] | None:
 def _message(value: object, where: str) -> Message:
     if not isinstance(value, dict):
         raise _wrong_type(where, "object", value)
-    for key in value:
-        if key not in ("role", "content"):
-            raise RowError(
-                ErrorCode.UNKNOWN_KEY,
-                f"{where}: a message has role and content, got {quoted(key)} too; remove it",
-            )
-    for key in ("role", "content"):
-        if key not in value:
-            raise RowError(
-                ErrorCode.INVALID_VALUE,
-                f"{where}: a message has role and content, got no {key}; add it",
-            )
+    if value.keys() != {"role", "content"}:
+        raise RowError(
+            ErrorCode.UNKNOWN_KEY
+            if value.keys() - {"role", "content"}
+            else ErrorCode.INVALID_VALUE,
+            f"{where}: a message has role and content and nothing else, got "
+            f"{_keys(value)}; write these two",
+        )
     role = _string(value["role"], f"{where}.role")
     if role not in ROLES:
         raise RowError(
@@ -367,7 +360,7 @@ def _token_id(value: object, where: str, index: int, expected: str = "int") -> i
 
 
 _REMEDIES: Final = {
-    "string": "write it in double quotes",
+    "string": "write one string, in double quotes",
     "int": "write a whole number without quotes or decimal point",
     "string or int": "write a string, or a whole number without decimal point",
     "list": "write it in [brackets]",
@@ -380,6 +373,10 @@ def _wrong_type(where: str, expected: str, value: object) -> RowError:
         ErrorCode.WRONG_TYPE,
         f"{where}: expected {expected}, got {shown(value)}; {_REMEDIES[expected]}",
     )
+
+
+def _keys(keys: Iterable[str]) -> str:
+    return cut(", ".join(map(quoted, islice(keys, 8)))) or "no keys"
 
 
 @lru_cache(maxsize=1024)

@@ -65,7 +65,8 @@ def reading(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{name}: can't be read: {error.strerror or error}; give a readable JSONL file, or -"
+            f"{name}: can't be read: {error.strerror or error}; "
+            "give a readable JSONL file, or - for stdin"
         ) from error
 
 
