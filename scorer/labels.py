@@ -50,9 +50,7 @@ def label_variant(tail: str) -> str:
     return "" if not tail or tail[-1].isspace() else " "
 
 
-def letter_labels(
-    tail: str, tail_ids: list[int], count: int, encode: Encode
-) -> list[tuple[str, int]]:
+def letter_labels(tail: str, count: int, encode: Encode) -> list[tuple[str, int]]:
     """The first ``count`` labels as (text, token id), all of one variant.
 
     Two labels can't share an id: a byte-level token stands for one string. Raises ``RowError``:
@@ -61,6 +59,7 @@ def letter_labels(
     """
     labels = []
     before = label_variant(tail)
+    tail_ids = encode(tail) if tail else []
     for letter in LETTERS[:count]:
         label = before + letter
         alone = encode(label)

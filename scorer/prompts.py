@@ -78,11 +78,15 @@ class _Encoded:
 
 
 class _TextIds:
-    """The ids of plain texts: many at once beforehand, others when they turn up."""
+    """The ids of plain texts: many at once beforehand, others when they turn up.
+
+    Lives for one batch.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: dict[str, list[int]] = {}
+        self._labels: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def encode_all(self, texts: Iterable[str]) -> None:
         unique = list(dict.fromkeys(texts))
@@ -93,6 +97,13 @@ class _TextIds:
         if ids is None:
             ids = self._ids[text] = self._tokenizer.encode([text])[0]
         return ids
+
+    def labels(self, tail: str, count: int) -> list[tuple[str, int]]:
+        """``letter_labels``, once for all prompts that end alike."""
+        labels = self._labels.get((tail, count))
+        if labels is None:
+            labels = self._labels[tail, count] = letter_labels(tail, count, self)
+        return labels
 
 
 class Prompter:
@@ -163,21 +174,15 @@ class Prompter:
             except RowError as error:
                 drafts.append(error)
         encode = _TextIds(self._tokenizer)
-        encode.encode_all(
-            text
-            for record, draft in zip(records, drafts, strict=True)
-            if isinstance(draft, Draft)
-            for text in _texts(record, draft)
-        )
+        encode.encode_all(_texts(records, drafts))
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
-            if isinstance(draft, Draft):
-                try:
-                    prepared.append(self._finish(record, draft, encode))
-                except RowError as error:
-                    prepared.append(error)
-            else:
-                prepared.append(draft)
+            try:
+                prepared.append(
+                    draft if isinstance(draft, RowError) else self._finish(record, draft, encode)
+                )
+            except RowError as error:
+                prepared.append(error)
         return prepared
 
     def _finish(self, record: Record, draft: Draft, encode: _TextIds) -> Prepared:
@@ -197,10 +202,11 @@ class Prompter:
             truncated = len(whole.ids) - len(encoded.ids)
             warnings += (f"{truncated} tokens of the prompt were cut off (--truncate-prompt)",)
         if changed := [option.text for option in encoded.options if option.seam_changed]:
-            warnings += (
+            text = (
                 f"the prompt's last tokens would change with {len(changed)} of the options behind "
-                f"them (the first is {changed[0]!r}): these were encoded on their own",
+                f"them (the first is {changed[0]!r}): these were encoded on their own"
             )
+            warnings += (text,)
         return Prepared(
             record=record,
             token_ids=np.array(encoded.ids, dtype=np.int32),
@@ -249,7 +255,7 @@ class Prompter:
     ) -> tuple[PreparedOption, ...]:
         texts = record.options or ()
         if record.question is not None:
-            labels = letter_labels(tail.text or "", tail.ids, len(texts), encode)
+            labels = encode.labels(tail.text or "", len(texts))
             return tuple(
                 PreparedOption(text, label, (token_id,), False)
                 for text, (label, token_id) in zip(texts, labels, strict=True)
@@ -310,20 +316,24 @@ class Prompter:
         )
 
 
-def _texts(record: Record, draft: Draft) -> Iterator[str]:
-    """All plain texts that ``record`` will surely need the ids of."""
-    for target in record.targets:
-        if isinstance(target, str):
-            yield target
-    if draft.pieces is None:
-        return
-    yield from draft.pieces[::2]
-    last = draft.pieces[-1]
-    if record.question is not None:
-        variant = label_variant(last)
-        for letter in LETTERS[: len(record.options or ())]:
-            yield variant + letter
-            yield last + variant + letter
-    else:
-        for option in record.options or ():
-            yield last + draft.moved + option
+def _texts(records: Iterable[Record], drafts: Iterable[Draft | RowError]) -> Iterator[str]:
+    """The plain texts that the records will surely need the ids of."""
+    lettered: set[tuple[str, int]] = set()
+    for record, draft in zip(records, drafts, strict=True):
+        if isinstance(draft, RowError):
+            continue
+        for target in record.targets:
+            if isinstance(target, str):
+                yield target
+        if draft.pieces is None:
+            continue
+        yield from draft.pieces[::2]
+        last, options = draft.pieces[-1], record.options or ()
+        if record.question is None:
+            for option in options:
+                yield last + draft.moved + option
+        elif (last, len(options)) not in lettered:
+            lettered.add((last, len(options)))
+            for letter in LETTERS[: len(options)]:
+                yield label_variant(last) + letter
+                yield last + label_variant(last) + letter

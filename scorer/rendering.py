@@ -121,11 +121,8 @@ class Renderer:
         contents = [message.content for message in messages]
         added_text = self._tokenizer.added_text
         guarded, marker = added_text.guard(contents, self.chat.source)
-        turns = [
-            {"role": message.role, "content": content}
-            for message, content in zip(messages, guarded, strict=True)
-        ]
-        pieces = added_text.split(self.chat.render(turns))
+        roles = [message.role for message in messages]
+        pieces = added_text.split(self.chat.render(roles, guarded))
         if marker:
             pieces = [piece.replace(marker, "") for piece in pieces]
         text = "".join(pieces)

@@ -8,12 +8,13 @@ that asks for today's date is refused, because its prompts would change overnigh
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scorer.errors import ErrorCode, ModelError, RowError, UsageError
+from scorer.skeleton import Skeleton, skeleton
 from scorer.tokenizer import read_tokenizer_config, special_token_strings
 
 if TYPE_CHECKING:
@@ -114,15 +115,25 @@ class ChatTemplate:
 
         config = read_tokenizer_config(directory)
         self.source = _chat_template_source(directory, config)
-        self._special = special_token_strings(config)
         try:
             self._template = _environment().from_string(self.source)
         except jinja2.TemplateError as error:
             raise ModelError(
-                f"{directory}: the chat template is no valid Jinja: {error}"
+                f"{directory}: the chat template is not valid Jinja: {error}"
             ) from error
+        self._values = {
+            **special_token_strings(config),
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            "enable_thinking": False,
+        }
+        self._skeletons: dict[tuple[str, ...], Skeleton | None] = {
+            roles: skeleton(_environment(), self.source, roles, self._values)
+            for roles in (("user",), ("system", "user"))
+        }
         try:
-            probe = self.render([{"role": "user", "content": "x"}])
+            probe = self.render(["user"], ["x"])
         except RowError as error:
             raise ModelError(f"{directory}: the chat template can't be used: {error}") from error
         if thinking_is_open(probe):
@@ -133,19 +144,19 @@ class ChatTemplate:
                 "that closes the block"
             )
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, roles: Sequence[str], contents: Sequence[str]) -> str:
         """The prompt up to where the answer begins. Raises ``RowError`` (template_error)."""
-        return _render(
-            self._template,
-            {
-                **self._special,
-                "messages": messages,
-                "tools": None,
-                "documents": None,
-                "add_generation_prompt": True,
-                "enable_thinking": False,
-            },
-        )
+        known = self._skeletons.get(tuple(roles))
+        text = known.fill(contents) if known else None
+        return self.render_with_jinja(roles, contents) if text is None else text
+
+    def render_with_jinja(self, roles: Sequence[str], contents: Sequence[str]) -> str:
+        """What ``render`` gives, by the template itself."""
+        messages = [
+            {"role": role, "content": content}
+            for role, content in zip(roles, contents, strict=True)
+        ]
+        return _render(self._template, {**self._values, "messages": messages})
 
 
 class QuestionTemplate:
@@ -178,8 +189,27 @@ class QuestionTemplate:
 
     def render(self, question: str, state: str | None, options: Sequence[LetteredOption]) -> str:
         """The question's text. Raises ``RowError`` (template_error)."""
+        if self.source == DEFAULT_QUESTION_TEMPLATE:
+            return _default_question(question, state, options)
+        return self.render_with_jinja(question, state, options)
+
+    def render_with_jinja(
+        self, question: str, state: str | None, options: Sequence[LetteredOption]
+    ) -> str:
+        """What ``render`` gives, by the template itself."""
         values = {"question": question, "state": state, "options": options}
         return _render(self._template, values)
+
+
+def _default_question(question: str, state: str | None, options: Sequence[LetteredOption]) -> str:
+    """DEFAULT_QUESTION_TEMPLATE, 20 times as fast as Jinja."""
+    lines = [f"{option.label}. {option.text}\n" for option in options]
+    return (
+        f"{question}\n\n"
+        + (f"{state}\n\n" if state is not None else "")
+        + "".join(lines)
+        + "\nAnswer with the letter of the correct option only."
+    )
 
 
 def thinking_is_open(text: str) -> bool:
