@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from scorer.errors import DeviceError
+from scorer.manifest import Json, sha256_of
 from scorer.model import Qwen3
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
 from scorer.selftest import SelfTests
@@ -41,16 +43,35 @@ class ReadCounts:
 class Reader:
     """Computes batches of reads with one model and one batch shape.
 
-    selftests: proves, before the first use of each rung, that reads in it are isolated.
-    n_ids: how many token ids the tokenizer has; logits from there on are padding of the model.
+    alone: each read has a forward to itself. n_ids: how many token ids the tokenizer has; logits
+    from there on are padding of the model. numerics: everything that may change a bit, hashed
+    into ``numerics_key``. cache: the folder where passed self-tests are remembered, or None.
     """
 
-    def __init__(self, model: Qwen3, shape: BatchShape, n_ids: int, selftests: SelfTests) -> None:
+    def __init__(
+        self,
+        model: Qwen3,
+        shape: BatchShape,
+        *,
+        alone: bool,
+        n_ids: int,
+        numerics: dict[str, Json],
+        cache: Path | None,
+    ) -> None:
         self.model = model
         self.shape = shape
+        self.alone = alone
         self.n_ids = n_ids
+        self.numerics = numerics
+        self.numerics_key = sha256_of(numerics)
         self.counts = ReadCounts()
-        self._selftests = selftests
+        self.selftests = SelfTests(
+            self.numerics_key,
+            n_ids,
+            alone=alone,
+            max_tokens=model.checkpoint.max_tokens,
+            cache=cache,
+        )
 
     def read(self, batch: Batch) -> list[Reduced]:
         """Return the reduced distributions of each read of the batch, in the batch's order.
@@ -58,7 +79,7 @@ class Reader:
         Raises IsolationError when the self-test of a rung fails, DeviceError when the device
         does.
         """
-        self._selftests.require(self.model, self.shape, batch.tokens)
+        self.selftests.require(self.model, self.shape, batch.tokens)
         started = time.perf_counter()
         requests = join_requests([read.requests for read in batch.reads])
         try:
@@ -69,6 +90,8 @@ class Reader:
                 f"lm_head rows; lower --tokens-per-forward (now {self.shape.tokens}) or "
                 f"--rows-per-forward (now {self.shape.rows})"
             ) from error
+        except torch.AcceleratorError as error:
+            raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
         self.counts.forwards += 1
         self.counts.reads += len(batch.reads)
         self.counts.real_tokens += batch.real_tokens

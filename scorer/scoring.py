@@ -28,6 +28,7 @@ from scorer.errors import RowError, UsageError
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
 from scorer.shapes import BatchShape, Packer
+from scorer.templates import DEFAULT_QUESTION_TEMPLATE
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -106,6 +107,7 @@ class Scorer:
             parse_special=parse_special,
             truncate=truncate_prompt,
         )
+        self.question_template = question_template or DEFAULT_QUESTION_TEMPLATE
         self.isolation = isolation
         self._device = device
         self._dtype = dtype
@@ -127,10 +129,9 @@ class Scorer:
     @cached_property
     def reader(self) -> Reader:
         """The loaded model with its batch shape; made when it is first needed."""
-        from scorer.manifest import hash_files, numerics_fields, sha256_of
+        from scorer.manifest import hash_files, numerics_fields
         from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
         from scorer.reader import Reader
-        from scorer.selftest import SelfTests
 
         device = choose_device(self._device)
         dtype = choose_dtype(self._dtype, device, self.checkpoint)
@@ -142,22 +143,30 @@ class Scorer:
         with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind loading
             weights = pool.submit(hash_files, self.checkpoint.weights)
             model = Qwen3(self.checkpoint, device, dtype)
-            self.numerics = numerics_fields(
+            numerics = numerics_fields(
                 model,
                 shape,
                 isolation=self.isolation,
                 n_ids=self.prompter.n_ids,
                 weights_sha256=weights.result(),
             )
-        self.numerics_key = sha256_of(self.numerics)
-        selftests = SelfTests(
-            self.numerics_key,
-            self.prompter.n_ids,
+        return Reader(
+            model,
+            shape,
             alone=self.isolation == "alone",
-            max_tokens=self.checkpoint.max_tokens,
+            n_ids=self.prompter.n_ids,
+            numerics=numerics,
             cache=self._cache,
         )
-        return Reader(model, shape, self.prompter.n_ids, selftests)
+
+    def plan_one(self, record: Record | BadLine) -> Plan:
+        """Return one record's plan, without the model. Raises RowError."""
+        if isinstance(record, BadLine):
+            raise record.error
+        (prepared,) = self.prompter.prepare([record])
+        if isinstance(prepared, RowError):
+            raise prepared
+        return self._plan(prepared)
 
     def prepare(self, records: Iterable[Record | BadLine]) -> Iterator[Plan | Score]:
         """Yield each record's plan, or its error row; in order, without the model."""
@@ -187,7 +196,7 @@ class Scorer:
         reader = self.reader
         packer = Packer(
             reader.shape,
-            alone=self.isolation == "alone",
+            alone=reader.alone,
             window=_WINDOW_FORWARDS * reader.shape.tokens,
         )
         slots: deque[_Slot] = deque()  # in the records' order

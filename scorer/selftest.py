@@ -48,22 +48,22 @@ class SelfTests:
         self, key: str, n_ids: int, *, alone: bool, max_tokens: int, cache: Path | None
     ) -> None:
         self.outcomes: dict[int, Outcome] = {}
-        self.from_cache = False
+        self.remembered = False
         self._n_ids = n_ids
         self._alone = alone
         self._max_tokens = max_tokens
         self._file = None if cache is None else cache / f"selftest-{key}.json"
-        self._remembered = _load(self._file)
+        self._passed = _load(self._file)
 
     def require(self, model: Qwen3, shape: BatchShape, tokens: int) -> None:
         """Return once forwards of ``tokens`` tokens are proven. Raises IsolationError."""
         rung = 0 if self._alone else tokens
         if rung in self.outcomes:
             return
-        remembered = self._remembered.get(rung)
-        if remembered is not None:
-            self.outcomes[rung] = remembered
-            self.from_cache = True
+        passed = self._passed.get(rung)
+        if passed is not None:
+            self.outcomes[rung] = passed
+            self.remembered = True
             return
         if self._alone:
             outcome = _repeatable(model, shape, self._n_ids, self._max_tokens)
@@ -72,13 +72,18 @@ class SelfTests:
         else:
             outcome = _isolated_single(model, shape, tokens, self._n_ids, self._max_tokens)
         self.outcomes[rung] = outcome
-        self._remembered[rung] = outcome
-        _store(self._file, self._remembered)
+        self._passed[rung] = outcome
+        _store(self._file, self._passed)
 
     @property
     def comparisons(self) -> int:
         """The values compared bit by bit, over all rungs."""
         return sum(outcome.comparisons for outcome in self.outcomes.values())
+
+    def describe(self) -> str:
+        """Say in one line what was proven, and when."""
+        when = "remembered" if self.remembered else "just now"
+        return f"self-test passed ({self.comparisons:,} values compared bit by bit, {when})"
 
 
 class _Comparison:

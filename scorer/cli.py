@@ -1,0 +1,243 @@
+"""The command line: parse, one library call, print, exit code. Nothing is computed here.
+
+Everything slow to import is imported by the command that needs it, so that ``scorer --help``
+answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from scorer.errors import ScorerError, UsageError
+
+EXIT_FINDINGS = 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE
+
+app = typer.Typer(
+    name="scorer",
+    help="Bitwise reproducible classifier scores from Qwen3 models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Dtype(StrEnum):
+    """The type of weights and activations."""
+
+    auto = "auto"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+
+class Isolation(StrEnum):
+    """How reads are kept apart."""
+
+    packed = "packed"
+    alone = "alone"
+
+
+Input = Annotated[
+    str, typer.Argument(metavar="INPUT", help="JSONL file, one record a line; - for stdin.")
+]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="Folder of a Qwen3 checkpoint, or a hub id.")
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a hub id; the commit is recorded.")
+]
+System = Annotated[str | None, typer.Option(help="System message put before every chat.")]
+QuestionTemplate = Annotated[
+    Path | None,
+    typer.Option(help="Jinja file that renders a question; `scorer show` prints the default."),
+]
+ParseSpecial = Annotated[
+    bool,
+    typer.Option(
+        "--parse-special", help="Read special tokens in `prompt` strings rendered beforehand."
+    ),
+]
+TruncatePrompt = Annotated[
+    bool,
+    typer.Option("--truncate-prompt", help="Shorten the body of prompts that are too long."),
+]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from scorer import __version__
+
+        typer.echo(f"scorer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def score(
+    source: Input,
+    model: Model,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Output JSONL file; - for stdout.")
+    ] = "-",
+    revision: Revision = None,
+    device: Annotated[Device, typer.Option(help="Where the model runs.")] = Device.auto,
+    dtype: Annotated[
+        Dtype, typer.Option(help="auto: 16 bits on CUDA, float32 on the CPU.")
+    ] = Dtype.auto,
+    isolation: Annotated[
+        Isolation,
+        typer.Option(help="packed: many reads a forward, proven apart; alone: one, slow."),
+    ] = Isolation.packed,
+    tokens_per_forward: Annotated[
+        int | None, typer.Option(help="Tokens of every forward (default: by device).")
+    ] = None,
+    rows_per_forward: Annotated[
+        int | None, typer.Option(help="Rows of every lm_head call (default: by device).")
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="Next-token entries for records that don't say; 0: the chosen only."),
+    ] = None,
+    prompt_logprobs: Annotated[
+        int | None, typer.Option(help="The same at every position of the prompt.")
+    ] = None,
+    system: System = None,
+    question_template: QuestionTemplate = None,
+    parse_special: ParseSpecial = False,
+    truncate_prompt: TruncatePrompt = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first N records.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
+    ] = False,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Where to write the manifest (default: beside the output).")
+    ] = None,
+    force_new: Annotated[
+        bool, typer.Option("--force-new", help="Replace an output that exists.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on stderr.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="The closing summary as one JSON line.")
+    ] = False,
+) -> None:
+    """Score every record of a JSONL file, in input order."""
+    from scorer.job import Job, summary_json
+    from scorer.progress import Reporter
+    from scorer.scoring import Scorer
+    from scorer.selftest import cache_dir
+    from scorer.source import Source
+
+    out = None if output == "-" else Path(output)
+    if manifest is None and out is not None:
+        manifest = out.with_name(f"{out.name}.manifest.json")
+    with Source(source) as records:
+        job = Job(records, out, manifest, limit, force_new, Reporter(quiet))
+        counts = job.check()
+        scorer = Scorer(
+            model,
+            revision=revision,
+            device=device.value,
+            dtype=dtype.value,
+            isolation=isolation.value,
+            tokens_per_forward=tokens_per_forward,
+            rows_per_forward=rows_per_forward,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            system=system,
+            question_template=_read_template(question_template),
+            parse_special=parse_special,
+            truncate_prompt=truncate_prompt,
+            cache=cache_dir(),
+        )
+        summary = job.dry_run(scorer) if dry_run else job.run(scorer, counts)
+    if json:
+        (sys.stdout if out is not None or dry_run else sys.stderr).write(summary_json(summary))
+    if summary.errors:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def show(
+    source: Input,
+    model: Model,
+    line: Annotated[int, typer.Option("--line", "-n", help="The physical line, from 1.")] = 1,
+    revision: Revision = None,
+    system: System = None,
+    question_template: QuestionTemplate = None,
+    parse_special: ParseSpecial = False,
+    truncate_prompt: TruncatePrompt = False,
+    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Show what one record becomes: rendered text, token ids, labels and their ids."""
+    from scorer.scoring import Scorer
+    from scorer.show import as_text, describe, show_line
+    from scorer.source import Source
+
+    with Source(source) as records:
+        scorer = Scorer(
+            model,
+            revision=revision,
+            system=system,
+            question_template=_read_template(question_template),
+            parse_special=parse_special,
+            truncate_prompt=truncate_prompt,
+        )
+        plan = show_line(scorer, records, line)
+    if json:
+        from json import dumps
+
+        print(dumps(describe(scorer, plan), ensure_ascii=False))
+    else:
+        print(as_text(scorer, plan), end="")
+
+
+def _read_template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--question-template {path}: can't be read as UTF-8: {error}") from error
+
+
+def main() -> NoReturn:
+    """Run the command line; every error that scorer raises on purpose becomes one line."""
+    try:
+        app(standalone_mode=True)
+    except ScorerError as error:
+        print(f"scorer: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("scorer: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from failing again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_CLOSED_PIPE)
+    sys.exit(0)

@@ -1,0 +1,140 @@
+"""What the person at the terminal sees, all of it on stderr: notes, progress, a closing table.
+
+A progress bar only on a terminal; elsewhere one plain line every 30 seconds. User text never
+reaches the terminal as markup or control characters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+_PLAIN_EVERY = 30.0
+
+
+def printable(text: str) -> str:
+    """Return text with every control character escaped but newline and tab."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Writes to stderr, or nothing at all when quiet."""
+
+    quiet: bool = False
+    _console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        """The Rich console on stderr; it honours NO_COLOR."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True, markup=False, highlight=False)
+        return self._console
+
+    def say(self, text: str) -> None:
+        """Write one line."""
+        if not self.quiet:
+            self.console.print(printable(text), soft_wrap=True)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Write names and values."""
+        if self.quiet:
+            return
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        table.add_column(style="dim")
+        table.add_column()
+        for name, value in rows:
+            table.add_row(name, printable(value))
+        self.console.print(table)
+
+    @contextmanager
+    def counting(self, total: int) -> Iterator[Counter]:
+        """Show how far ``total`` records have come."""
+        if self.quiet:
+            yield Counter(total)
+        elif self.console.is_terminal:
+            with _bar(self.console) as bar:
+                yield _BarCounter(total, bar=bar, task=bar.add_task("", total=total))
+        else:
+            yield _PlainCounter(total, reporter=self)
+
+
+def _bar(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("scoring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+@dataclass(slots=True)
+class Counter:
+    """Counts finished records; this one shows nothing."""
+
+    total: int
+    done: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def advance(self, *, errors: int, fill: float | None) -> None:
+        """Count one more record. fill: real tokens over the tokens of all forwards."""
+        self.done += 1
+        self._show(errors, fill)
+
+    def _show(self, errors: int, fill: float | None) -> None:
+        del errors, fill
+
+    def _note(self, errors: int, fill: float | None) -> str:
+        rate = self.done / max(time.monotonic() - self.started, 1e-9)
+        filled = "" if fill is None else f", {fill:.0%} full"
+        return f"{rate:,.0f}/s, {errors} errors{filled}"
+
+
+@dataclass(slots=True)
+class _BarCounter(Counter):
+    bar: Progress = field(kw_only=True)
+    task: TaskID = field(kw_only=True)
+    shown: float = 0.0
+
+    def _show(self, errors: int, fill: float | None) -> None:
+        now = time.monotonic()
+        if now - self.shown >= 0.1 or self.done == self.total:
+            self.shown = now
+            self.bar.update(self.task, completed=self.done, note=self._note(errors, fill))
+
+
+@dataclass(slots=True)
+class _PlainCounter(Counter):
+    reporter: Reporter = field(kw_only=True)
+    shown: float = field(default_factory=time.monotonic)
+
+    def _show(self, errors: int, fill: float | None) -> None:
+        now = time.monotonic()
+        if now - self.shown >= _PLAIN_EVERY:
+            self.shown = now
+            note = self._note(errors, fill)
+            self.reporter.say(f"{self.done:,} of {self.total:,} records, {note}")

@@ -1,0 +1,107 @@
+"""The counts of a job: errors, accuracy where there is gold, label mass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+if TYPE_CHECKING:
+    from scorer.manifest import Json
+    from scorer.rows import Score
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts over rows; label_masses is their sum."""
+
+    records: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    warned: int = 0
+    tied: int = 0
+    with_gold: int = 0
+    correct: int = 0
+    labelled: int = 0
+    label_masses: float = 0.0
+    prompt_tokens: int = 0
+    longest_prompt: int = 0
+    _gold_texts: Counter[str] = field(default_factory=Counter)
+    _gold_places: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the scored rows with gold whose answer is the gold one; a tie is not."""
+        return self.correct / self.with_gold if self.with_gold else None
+
+    @property
+    def majority_baseline(self) -> float | None:
+        """The accuracy of the best constant answer: one text, or one place in the list."""
+        if not self.with_gold:
+            return None
+        return max(*self._gold_texts.values(), *self._gold_places.values()) / self.with_gold
+
+    @property
+    def mean_label_mass(self) -> float | None:
+        """Mean of label_mass over the rows that have one."""
+        return self.label_masses / self.labelled if self.labelled else None
+
+    def add(self, row: Score) -> None:
+        """Count one row."""
+        self.records += 1
+        if row.prompt_tokens is not UNSET:
+            self.add_prompt(row.prompt_tokens)
+        if row.error is not UNSET:
+            self.errors[row.error.code] += 1
+            return
+        self.warned += row.warnings is not UNSET
+        self.tied += row.tied is not UNSET
+        if isinstance(row.label_mass, float):
+            self.labelled += 1
+            self.label_masses += row.label_mass
+        if row.gold_index is not UNSET and row.options is not UNSET:
+            self.with_gold += 1
+            self.correct += row.correct is True
+            self._gold_texts[row.options[row.gold_index].text] += 1
+            self._gold_places[row.gold_index] += 1
+
+    def add_prompt(self, tokens: int) -> None:
+        """Count one prompt's tokens."""
+        self.prompt_tokens += tokens
+        self.longest_prompt = max(self.longest_prompt, tokens)
+
+    def fields(self) -> dict[str, Json]:
+        """Return what the manifest and ``--json`` give."""
+        return {
+            "records": self.records,
+            "scored": self.records - self.errors.total(),
+            "errors": {code: self.errors[code] for code in sorted(self.errors)},
+            "warned": self.warned,
+            "tied": self.tied,
+            "prompt_tokens": self.prompt_tokens,
+            "longest_prompt": self.longest_prompt,
+            "with_gold": self.with_gold,
+            "accuracy": self.accuracy,
+            "majority_baseline": self.majority_baseline,
+            "mean_label_mass": self.mean_label_mass,
+        }
+
+    def table(self) -> list[tuple[str, str]]:
+        """Return what a person reads at the end."""
+        failed = self.errors.total()
+        rows = [("records", f"{self.records:,} ({self.records - failed:,} scored)")]
+        if failed:
+            kinds = ", ".join(f"{code} {count:,}" for code, count in self.errors.most_common())
+            rows.append(("errors", f"{failed:,}: {kinds}"))
+        if self.warned:
+            rows.append(("warnings", f"in {self.warned:,} rows, see their `warnings`"))
+        if self.tied:
+            rows.append(("ties", f"{self.tied:,} rows without one best option"))
+        if self.accuracy is not None and self.majority_baseline is not None:
+            constant = f"best constant answer: {self.majority_baseline:.1%}"
+            of = f"{self.with_gold:,} with a gold label"
+            rows.append(("accuracy", f"{self.accuracy:.1%} of {of} ({constant})"))
+        if self.mean_label_mass is not None:
+            rows.append(("label mass", f"{self.mean_label_mass:.3f} on average"))
+        return rows
