@@ -46,9 +46,7 @@ def object_fields(data: bytes) -> dict[str, msgspec.Raw]:
     Raises :class:`RowError` (``invalid_utf8``, ``lone_surrogate``, ``invalid_json``,
     ``not_an_object``).
     """
-    _check_utf8(data)
-    _check_depth(data)
-    _check_surrogates(data)
+    check_text(data)
     try:
         return _OBJECT.decode(data)
     except msgspec.ValidationError as error:
@@ -60,6 +58,16 @@ def object_fields(data: bytes) -> dict[str, msgspec.Raw]:
         ) from None
     except msgspec.DecodeError as error:
         raise _broken_json(data, str(error)) from None
+
+
+def check_text(data: bytes, max_depth: int = MAX_DEPTH) -> None:
+    """What the decoder leaves out where it skips over values.
+
+    Raises :class:`RowError` (``invalid_utf8``, ``lone_surrogate``, ``invalid_json``).
+    """
+    _check_utf8(data)
+    _check_depth(data, max_depth)
+    _check_surrogates(data)
 
 
 def value_of(raw: msgspec.Raw, where: str) -> object:
@@ -115,16 +123,16 @@ def _check_utf8(data: bytes) -> None:
         ) from None
 
 
-def _check_depth(data: bytes) -> None:
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+def _check_depth(data: bytes, max_depth: int) -> None:
+    if data.count(b"[") + data.count(b"{") <= max_depth:
         return
     depth = 0
     for token in _BRACKETS.finditer(data):
         depth += _DEEPER.get(token[0], 0)
-        if depth > MAX_DEPTH:
+        if depth > max_depth:
             raise RowError(
                 ErrorCode.INVALID_JSON,
-                f"values nest at most {MAX_DEPTH} deep, got more at byte {token.start()}; "
+                f"values nest at most {max_depth} deep, got more at byte {token.start()}; "
                 "flatten the value, or write it as a string",
             )
 

@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from scorer.errors import InputError
+from scorer.errors import InputError, RowError
+from scorer.jsonline import MAX_DEPTH, check_text
 from scorer.source import at_line, reading
 
 
@@ -119,7 +120,7 @@ def encode_score(score: Score) -> bytes:
     line = _ENCODER.encode(score)
     try:
         same = _DECODER.decode(line) == score
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         same = False
     if not same:
         where = _not_finite(score, "$") or "a value of a type that its field does not have"
@@ -146,8 +147,9 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
                     )
                 )
             try:
-                yield _DECODER.decode(line)
-            except msgspec.DecodeError as error:
+                check_text(line, MAX_DEPTH + 1)  # a record's values are one deeper, under extra
+                row = _DECODER.decode(line)
+            except (msgspec.DecodeError, RowError) as error:
                 raise InputError(
                     at_line(
                         name,
@@ -155,6 +157,7 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
                         f"not a row of scores: {error}; give an output of scorer score",
                     )
                 ) from None
+            yield row
 
 
 class RowDigest:

@@ -174,7 +174,7 @@ def damaged(draw: st.DrawFn) -> str:
     return text[:at] + draw(pieces | st.just("")) + text[at + draw(st.integers(0, 2)) :]
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given((whole | damaged() | st.lists(pieces, max_size=8).map("".join)).map(str.encode))
 @example(b'{"a":"\x7f"}')
 @example(b'{"a":1e5,"a":-0.0}')

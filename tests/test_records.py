@@ -425,7 +425,7 @@ def test_every_single_edit_of_a_known_key_is_refused(name: str) -> None:
         assert f'"{name}"' in str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="abelorst_mpiquny", min_size=1, max_size=18))
 def test_keys_further_away_are_carried(key: str) -> None:
     near = any(key in edits(name) for name in KNOWN_KEYS if len(name) >= 5)
@@ -488,7 +488,7 @@ record_like = st.lists(
 ).map(dict)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(record_like, st.booleans())
 def test_any_object_gives_a_record_or_an_error_row(fields: dict[str, Any], ascii_: bool) -> None:
     data = json.dumps(fields, ensure_ascii=ascii_).encode()
@@ -514,7 +514,7 @@ def test_any_object_gives_a_record_or_an_error_row(fields: dict[str, Any], ascii
         assert given_["label"] in (parsed.gold_index, given_["options"][parsed.gold_index])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.binary(max_size=40) | st.text('{}[]",:\\ud8eprmt01-.', max_size=30).map(str.encode))
 def test_any_bytes_give_a_record_or_an_error_row(data: bytes) -> None:
     assert line_id(data, 7) == parse_line(data, 7).id
