@@ -100,8 +100,8 @@ def test_brackets_in_text_and_side_by_side_are_not_deep() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b'{"a":"' + b"[" * 200 + b'\\"' * 500_000,  # no end of the string
-        b'{"a":"' + b"[" * 200 + b"\\" * 1_000_001,
+        b'{"a":"' + b"[" * 200 + b'","b":"' + b'\\"' * 500_000,  # no end of the string
+        b'{"a":"' + b"[" * 200 + b'","b":"' + b"\\" * 1_000_001,
         b'"[' * 300_000,
         b'{"a":"' + rb"\ud83d\ude00" * 100_000 + b'"',
     ],
