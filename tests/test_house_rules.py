@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from scorer import device
+from tests import nvrtc
 
 REPO = Path(__file__).resolve().parent.parent
 KERNELS = sorted((REPO / "kernels").glob("*.cu"))
@@ -40,15 +44,17 @@ def test_importing_the_command_line_imports_nothing_slow(module: str) -> None:
 
 
 def test_help_takes_less_than_0_4_seconds() -> None:
+    """Of processor time, the best of five: other work on the machine moves the wall clock."""
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = _python("from scorer.cli import main; main()", "--help")
-        seconds.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.returncode == 0, done.stderr
         assert "score" in done.stdout
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
-    assert min(seconds) < 0.4, f"best of 5: {min(seconds):.2f} s"
+    assert min(seconds) < 0.4, f"processor times: {seconds}"
 
 
 def test_the_kernels_folder_holds_cuda_sources_and_a_readme_only() -> None:
@@ -74,6 +80,16 @@ def test_transformers_is_not_confused_by_the_kernels_folder() -> None:
 def test_a_kernel_includes_no_file_of_ours(kernel: Path) -> None:
     """CuPy's disk cache would not see a change in it."""
     assert '#include "' not in kernel.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.name)
+def test_a_kernel_compiles(kernel: Path, dtype: torch.dtype, architecture: str) -> None:
+    source = device.full_source(kernel.stem, dtype)
+
+    assert kernel.read_text(encoding="utf-8") in source
+    assert nvrtc.compile(source, [*device.COMPILE_OPTIONS, f"-arch={architecture}"]) == ""
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -121,29 +121,38 @@ def test_the_metadata_says_what_pyproject_says(built: Built) -> None:
     assert b"Apache License" in built.dist_info("licenses/LICENSE")
 
 
-def test_the_wheel_runs_without_the_checkout(built: Built, tmp_path: Path) -> None:
-    code = (
-        "import sys, scorer\n"
-        "from scorer.cli import main\n"
-        "print(scorer.__file__, flush=True)\n"
-        "sys.argv = ['scorer', '--help']\n"
-        "main()"
-    )
+def _run_from_the_wheel(built: Built, folder: Path, code: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(built.unpacked), "COLUMNS": "100"},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(built.unpacked)},
         capture_output=True,
         text=True,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    where, _, shown = done.stdout.partition("\n")
-    assert Path(where) == built.unpacked / "scorer" / "__init__.py"
-    assert "score" in shown
-    assert b"scorer = scorer.cli:main" in built.dist_info("entry_points.txt")
+    return done.stdout
+
+
+def test_the_wheel_finds_its_kernels_without_the_checkout(built: Built, tmp_path: Path) -> None:
+    code = (
+        "import scorer.device\n"
+        "print(scorer.device.__file__)\n"
+        "print(scorer.device.source('reduction'), end='')"
+    )
+
+    where, _, source = _run_from_the_wheel(built, tmp_path, code).partition("\n")
+
+    assert Path(where) == built.unpacked / "scorer" / "device.py"
+    assert source == (REPO / "kernels" / "reduction.cu").read_text(encoding="utf-8")
+
+
+def test_the_wheel_installs_the_command(built: Built, tmp_path: Path) -> None:
+    code = "import sys\nfrom scorer.cli import main\nsys.argv = ['scorer', '--help']\nmain()"
+
+    assert b"[console_scripts]\nscorer = scorer.cli:main\n" in built.dist_info("entry_points.txt")
+    assert "score" in _run_from_the_wheel(built, tmp_path, code)
 
 
 def test_every_requirement_has_a_tested_version_in_the_constraints() -> None:
