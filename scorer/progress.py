@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Return text without control characters, white space at line ends folded into one space."""
+    return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
 @dataclass(slots=True)
 class Reporter:
     """Writes to stderr, or nothing at all when quiet."""
@@ -40,13 +45,13 @@ class Reporter:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(stderr=True, markup=False, highlight=False)
+            self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
         return self._console
 
     def say(self, text: str) -> None:
         """Write one line."""
         if not self.quiet:
-            self.console.print(printable(text), soft_wrap=True)
+            self.console.print(one_line(text), soft_wrap=True)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Write names and values."""
@@ -54,7 +59,7 @@ class Reporter:
             return
         from rich.table import Table
 
-        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        table = Table(title=printable(title), title_justify="left", show_header=False, box=None)
         table.add_column(style="dim")
         table.add_column()
         for name, value in rows:
@@ -68,7 +73,7 @@ class Reporter:
             yield Counter(total)
         elif self.console.is_terminal:
             with _bar(self.console) as bar:
-                yield _BarCounter(total, bar=bar, task=bar.add_task("", total=total))
+                yield _BarCounter(total, bar=bar, task=bar.add_task("", total=total, note=""))
         else:
             yield _PlainCounter(total, reporter=self)
 
