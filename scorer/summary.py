@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from scorer.rows import Score
 
 
+_MOST_TEXTS = 1000
+"""Different gold texts that are counted: bounds the memory whatever the length of the file."""
+
+
 @dataclass(slots=True)
 class Summary:
     """Counts over rows; label_masses is their sum."""
@@ -37,10 +41,14 @@ class Summary:
 
     @property
     def majority_baseline(self) -> float | None:
-        """The accuracy of the best constant answer: one text, or one place in the list."""
+        """The accuracy of the best constant answer: one text, or one place in the list.
+
+        With more than ``_MOST_TEXTS`` different gold texts only places count.
+        """
         if not self.with_gold:
             return None
-        return max(*self._gold_texts.values(), *self._gold_places.values()) / self.with_gold
+        texts = self._gold_texts.values() if len(self._gold_texts) <= _MOST_TEXTS else ()
+        return max(*texts, *self._gold_places.values(), 0) / self.with_gold
 
     @property
     def mean_label_mass(self) -> float | None:
@@ -63,7 +71,8 @@ class Summary:
         if row.gold_index is not UNSET and row.options is not UNSET:
             self.with_gold += 1
             self.correct += row.correct is True
-            self._gold_texts[row.options[row.gold_index].text] += 1
+            if len(self._gold_texts) <= _MOST_TEXTS:
+                self._gold_texts[row.options[row.gold_index].text] += 1
             self._gold_places[row.gold_index] += 1
 
     def add_prompt(self, tokens: int) -> None:
