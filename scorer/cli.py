@@ -24,7 +24,6 @@ EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE
 app = typer.Typer(
     name="scorer",
     help="Bitwise reproducible classifier scores from Qwen3 models.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,6 +80,12 @@ TruncatePrompt = Annotated[
 ]
 
 
+def _at_least_one(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise typer.BadParameter(f"must be at least 1, got {value}.")
+    return value
+
+
 def _version(value: bool) -> None:
     if value:
         from scorer import __version__
@@ -115,10 +120,14 @@ def score(
         typer.Option(help="packed: many reads a forward, proven apart; alone: one, slow."),
     ] = Isolation.packed,
     tokens_per_forward: Annotated[
-        int | None, typer.Option(help="Tokens of every forward (default: by device).")
+        int | None,
+        typer.Option(callback=_at_least_one, help="Tokens of every forward (default: by device)."),
     ] = None,
     rows_per_forward: Annotated[
-        int | None, typer.Option(help="Rows of every lm_head call (default: by device).")
+        int | None,
+        typer.Option(
+            callback=_at_least_one, help="Rows of every lm_head call (default: by device)."
+        ),
     ] = None,
     logprobs: Annotated[
         int | None,
@@ -147,10 +156,9 @@ def score(
     ] = False,
 ) -> None:
     """Score every record of a JSONL file, in input order."""
-    from scorer.job import Job, summary_json
+    from scorer.job import Job, cache_dir, summary_json
     from scorer.progress import Reporter
     from scorer.scoring import Scorer
-    from scorer.selftest import cache_dir
     from scorer.source import Source
 
     out = None if output == "-" else Path(output)
@@ -177,7 +185,8 @@ def score(
         )
         summary = job.dry_run(scorer) if dry_run else job.run(scorer, counts)
     if json:
-        (sys.stdout if out is not None or dry_run else sys.stderr).write(summary_json(summary))
+        aside = out is None and not dry_run  # the rows are on stdout
+        print(summary_json(summary), file=sys.stderr if aside else sys.stdout)
     if summary.errors:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -221,23 +230,55 @@ def _read_template(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--question-template {path}: can't be read as UTF-8: {error}") from error
+    if not text.strip():
+        raise UsageError(
+            f"--question-template {path}: holds no text; leave the option out for the default"
+        )
+    return text
 
 
 def main() -> NoReturn:
-    """Run the command line; every error that scorer raises on purpose becomes one line."""
+    """Run the command line; whatever stops it becomes one line on stderr and an exit code."""
+    code = 0
     try:
-        app(standalone_mode=True)
+        code = _run(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except SystemExit:  # what Rich makes of a closed pipe
+        code = EXIT_CLOSED_PIPE
+    except OSError as error:
+        # What is left in the buffer can't be written; keep Python from trying again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            code = EXIT_CLOSED_PIPE
+        elif code == 0:
+            code = _stopped(f"<stdout>: can't be written: {error.strerror}", UsageError.exit_code)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    # Not Typer's own main: it would make a closed pipe exit 1, and frames errors over many lines.
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("scorer", arguments or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
     except ScorerError as error:
-        print(f"scorer: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return _stopped(str(error), error.exit_code)
+    except typer.TyperException as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _stopped(f"{message.rstrip('.')}; see `scorer --help`", error.exit_code)
     except KeyboardInterrupt:
-        print("scorer: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from failing again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_CLOSED_PIPE)
-    sys.exit(0)
+        return _stopped("interrupted", EXIT_INTERRUPTED)
+    return 0
+
+
+def _stopped(message: str, code: int) -> int:
+    from scorer.progress import one_line
+
+    print(f"scorer: {one_line(message)}", file=sys.stderr)
+    return code

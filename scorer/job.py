@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -53,8 +54,14 @@ class Job:
                 continue
             if not path.parent.is_dir():
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
+            if _same_file(path, Path(self.source.name)):
+                raise UsageError(f"{path}: is the input, which is never replaced; write elsewhere")
             if path.exists() and not (path.is_file() and self.replace):
                 raise UsageError(f"{path}: exists; --force-new replaces a file")
+        if self.output is not None and self.output == self.manifest:
+            raise UsageError(f"{self.output}: is both output and manifest; name two files")
+        if self.output is None and sys.stdout is None:
+            raise UsageError("stdout is closed; write to a file with --output")
         return self.source.check_ids()
 
     def run(self, scorer: Scorer, counts: Counts) -> Summary:
@@ -85,7 +92,8 @@ class Job:
                 "selftest": "remembered" if reader.selftests.remembered else "run",
             }
             manifest = _manifest(self, scorer, counts, summary, digest)
-            write_manifest(self.manifest, {**manifest, "timings": timings})
+            with _writing(str(self.manifest)):
+                write_manifest(self.manifest, {**manifest, "timings": timings})
         self._close(scorer, summary, scored - loaded)
         return summary
 
@@ -116,14 +124,11 @@ class Job:
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
         if self.output is None:
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+            with _writing("<stdout>"):
+                yield sys.stdout.buffer
+                sys.stdout.buffer.flush()
             return
-        try:
-            file = self.output.open("wb" if self.replace else "xb")
-        except OSError as error:
-            raise UsageError(f"{self.output}: can't be written: {error.strerror}") from error
-        with file:
+        with _writing(str(self.output)), self.output.open("wb" if self.replace else "xb") as file:
             yield file
 
     def _report_error(self, row: Score, summary: Summary) -> None:
@@ -144,6 +149,23 @@ class Job:
             rows += [("speed", speed), ("isolation", reader.selftests.describe())]
         rows.append(("numerics key", reader.numerics_key))
         self.reporter.table(f"{self.source.name}: {scorer.checkpoint.name}", rows)
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    """Turn the system's refusals to write ``name`` into UsageError; a closed pipe is none."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"{name}: can't be written: {error.strerror or error}; make room, or write elsewhere"
+        ) from error
 
 
 def _manifest(
@@ -188,4 +210,10 @@ def _manifest(
 
 def summary_json(summary: Summary) -> str:
     """Return the closing summary as one JSON line."""
-    return json.dumps(summary.fields(), ensure_ascii=False) + "\n"
+    return json.dumps(summary.fields(), ensure_ascii=False)
+
+
+def cache_dir() -> Path:
+    """Return the folder where a job remembers passed self-tests: ``$XDG_CACHE_HOME/scorer``."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "scorer"

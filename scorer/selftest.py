@@ -11,7 +11,6 @@ that could change the answer.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -244,12 +243,6 @@ def _repeatable(model: Qwen3, shape: BatchShape, n_ids: int, max_tokens: int) ->
             compare.equal(expected[0], got[0], f"read of {len(read)} tokens, {name} run")
             compare.equal(expected[1], got[1], f"lm_head of {len(read)} tokens, {name} run")
     return compare.outcome(packings=3)
-
-
-def cache_dir() -> Path:
-    """Return the folder of remembered self-tests: ``$XDG_CACHE_HOME/scorer``."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "scorer"
 
 
 def _load(file: Path | None) -> dict[int, Outcome]:

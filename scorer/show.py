@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scorer.answers import Plan
-from scorer.errors import UsageError
+from scorer.errors import RowError, UsageError
 from scorer.progress import printable
 from scorer.source import Source, at_line
 
@@ -26,7 +26,11 @@ def show_line(scorer: Scorer, source: Source, line: int) -> Plan:
         raise UsageError(f"--line {line}: {source.name} has no record there or behind")
     if record.line > line:
         raise UsageError(f"--line {line}: {at_line(source.name, line, 'holds no record')}")
-    return scorer.plan_one(record)
+    try:
+        return scorer.plan_one(record)
+    except RowError as error:
+        message = at_line(source.name, line, str(error))
+        raise RowError(error.code, message) from error
 
 
 def describe(scorer: Scorer, plan: Plan) -> dict[str, Json]:
