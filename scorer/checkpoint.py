@@ -93,6 +93,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelError(f"{path}: no config.json; not a model folder") from error
+    except OSError as error:
+        raise ModelError(f"{file}: can't be read: {error.strerror}") from error
     except ValueError as error:
         raise ModelError(f"{file}: not readable as JSON ({error}); fetch it again") from error
     if not isinstance(config, dict):
@@ -111,32 +113,50 @@ def _gate(config: dict[str, Any], path: Path) -> None:
         refuse("model_type 'qwen3_moe'", "the rows that an expert sees depend on the partners")
     if model_type != "qwen3":
         refuse(f"model_type {model_type!r}", "scorer reads dense Qwen3 checkpoints ('qwen3') only")
+    _check_types(config, path)
     if config.get("quantization_config") is not None:
         method = config["quantization_config"].get("quant_method", "unnamed")
         refuse(f"quantisation ({method})", "use the checkpoint in bfloat16")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type not in SUPPORTED_ROPE:
-        refuse(
-            f"rope type {rope_type!r}",
-            f"only {', '.join(SUPPORTED_ROPE)} give frequencies that no partner can change",
-        )
-    sliding = "sliding_attention" in (config.get("layer_types") or ())
-    if sliding or config.get("use_sliding_window"):
-        refuse("sliding-window attention", "packed reads use full attention")
+    for key in ("rope_parameters", "rope_scaling"):  # of a config with both, either may count
+        rope = config.get(key) or {}
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        if rope_type not in SUPPORTED_ROPE:
+            refuse(
+                f"rope type {rope_type!r}",
+                f"only {', '.join(SUPPORTED_ROPE)} give frequencies that no partner can change",
+            )
+    partial = {str(kind) for kind in config.get("layer_types") or ()} - {"full_attention"}
+    if partial or config.get("use_sliding_window"):
+        kinds = ", ".join(sorted(partial)) or "use_sliding_window"
+        refuse(f"sliding-window attention ({kinds})", "packed reads use full attention")
+    if config.get("transformers_weights") is not None:
+        refuse("transformers_weights in config.json", "the weights are model.safetensors")
+    if (path / "adapter_config.json").exists():
+        refuse("a folder with an adapter", "merge it into the weights, or remove it")
+
+
+def _check_types(config: dict[str, Any], path: Path) -> None:
+    """Raise ModelError for values that are nothing a Qwen3 config can hold."""
     for key in ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers"):
         value = config.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ModelError(f"{path}/config.json: {key} must be a positive integer, got {value!r}")
+    for key in ("quantization_config", "rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(key) or {}, dict):
+            raise ModelError(f"{path}/config.json: {key} must be an object, got {config[key]!r}")
+    if not isinstance(config.get("layer_types") or [], list):
+        raise ModelError(
+            f"{path}/config.json: layer_types must be a list, got {config['layer_types']!r}"
+        )
 
 
 def _weight_files(path: Path) -> tuple[Path, ...]:
     index = path / "model.safetensors.index.json"
-    if index.is_file():
+    if index.is_file() and not (path / "model.safetensors").is_file():  # as transformers chooses
         try:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            names = sorted(set(weight_map.values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            names = sorted({str(name) for name in weight_map.values()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{index}: not a safetensors index ({error!r})") from error
     else:
         names = ["model.safetensors"]
