@@ -50,3 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and (reason := _gpu_missing()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with random weights that scores at once; not to be written to."""
+    from tests.models import write_model
+
+    return write_model(tmp_path_factory.mktemp("models") / "tiny")
