@@ -126,6 +126,6 @@ def _empty(text: str) -> RowError:
 def _equal(texts: Sequence[str], first: int, second: int) -> RowError:
     return RowError(
         ErrorCode.EQUAL_OPTIONS,
-        f"options {first} and {second} (counted from 0), {texts[first]!r} and {texts[second]!r}, "
+        f"options {first} and {second} (counted from 0), {texts[first]!a} and {texts[second]!a}, "
         "are the same text to the model: remove or reword one",
     )

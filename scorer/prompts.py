@@ -29,7 +29,7 @@ from scorer.labels import (
     prefix_clash,
 )
 from scorer.records import Record
-from scorer.rendering import Draft, Renderer
+from scorer.rendering import Draft, Renderer, strings
 from scorer.tokenizer import Tokenizer, TokenText
 from scorer.truncation import cut
 
@@ -148,7 +148,7 @@ class Prompter:
     def template_sha256(self) -> str:
         """SHA-256 of all that stands around the user's text: chat and question template, system.
 
-        A directory without a chat template counts as none.
+        A chat template that is missing or refused counts as none.
         """
         try:
             chat: str | None = self._renderer.chat.source
@@ -207,6 +207,12 @@ class Prompter:
                 f"them (the first is {changed[0]!r}): these were encoded on their own"
             )
             warnings += (text,)
+        matches = draft.matches
+        if record.question is None and (
+            in_options := sum(map(self._tokenizer.added_text.count, record.options or ()))
+        ):
+            matches += in_options
+            warnings += (f"{strings(in_options)} in the options, read as ordinary text",)
         return Prepared(
             record=record,
             token_ids=np.array(encoded.ids, dtype=np.int32),
@@ -214,7 +220,7 @@ class Prompter:
             targets=targets,
             text=encoded.text,
             warnings=warnings,
-            special_matches=draft.matches,
+            special_matches=matches,
             truncated_tokens=truncated,
             moved_spaces=len(draft.moved),
             prefix_clash=record.question is None and prefix_clash(encoded.options),

@@ -88,7 +88,7 @@ class Renderer:
             pieces = (text,)
             if matches:
                 warnings.append(
-                    f"{_strings(matches)} in the prompt, read as ordinary text (--parse-special "
+                    f"{strings(matches)} in the prompt, read as ordinary text (--parse-special "
                     "makes them tokens)"
                 )
         return Draft(text, pieces, prompt[len(text) :], matches, tuple(warnings))
@@ -134,7 +134,7 @@ class Renderer:
             )
         matches = sum(map(added_text.count, contents)) if marker else 0
         if matches:
-            warnings.append(f"{_strings(matches)} in the messages, read as ordinary text")
+            warnings.append(f"{strings(matches)} in the messages, read as ordinary text")
         return Draft(text, tuple(pieces), "", matches, tuple(warnings))
 
     def _question_text(self, record: Record) -> str:
@@ -169,7 +169,8 @@ def state_text(state: str | msgspec.Raw | None) -> str | None:
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def _strings(count: int) -> str:
+def strings(count: int) -> str:
+    """Wording for so many matches."""
     return f"{count} special-token string" + ("" if count == 1 else "s")
 
 

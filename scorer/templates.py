@@ -146,9 +146,13 @@ class ChatTemplate:
 
     def render(self, roles: Sequence[str], contents: Sequence[str]) -> str:
         """The prompt up to where the answer begins. Raises ``RowError`` (template_error)."""
-        known = self._skeletons.get(tuple(roles))
+        known = self.skeleton(tuple(roles))
         text = known.fill(contents) if known else None
         return self.render_with_jinja(roles, contents) if text is None else text
+
+    def skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
+        """The template's fixed text around messages with these roles, where it is known."""
+        return self._skeletons.get(roles)
 
     def render_with_jinja(self, roles: Sequence[str], contents: Sequence[str]) -> str:
         """What ``render`` gives, by the template itself."""

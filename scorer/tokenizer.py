@@ -138,7 +138,10 @@ class Tokenizer:
 
         parts["added_tokens"] = msgspec.Raw(b"[]")
         parts["truncation"] = parts["padding"] = msgspec.Raw(b"null")
-        self._plain = tokenizers.Tokenizer.from_str(msgspec.json.encode(parts).decode())
+        try:
+            self._plain = tokenizers.Tokenizer.from_str(msgspec.json.encode(parts).decode())
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelError(f"{path}: can't be loaded: {error}") from error
         self._normalizer = self._plain.normalizer
         if self._plain.num_special_tokens_to_add(False):
             raise ModelError(
