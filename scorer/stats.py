@@ -116,8 +116,14 @@ def resampled(shares: Sequence[Share], seed: int) -> Float64s:
     which are drawn, so give them in an order that no file decides.
     """
     n = len(shares[0].numerators)
+    centres = np.array([_centre(share) for share in shares])
     columns = np.stack(
-        [column for share in shares for column in (share.numerators, share.denominators)], axis=1
+        [
+            column
+            for share, centre in zip(shares, centres, strict=True)
+            for column in (share.numerators - centre * share.denominators, share.denominators)
+        ],
+        axis=1,
     )
     scales = np.array([_power_of_two(float(column.max(initial=0)), n) for column in abs(columns).T])
     whole = np.rint(columns * scales)
@@ -133,8 +139,19 @@ def resampled(shares: Sequence[Share], seed: int) -> Float64s:
         sums[start:end] = counts.astype(np.float64) @ whole  # below 2⁵³: exact in any order
     sums /= scales
     with np.errstate(invalid="ignore"):
-        ratios: Float64s = sums[:, ::2] / sums[:, 1::2]
+        ratios: Float64s = centres + sums[:, ::2] / sums[:, 1::2]
     return ratios
+
+
+def _centre(share: Share) -> float:
+    """Return what to take off before values are made whole numbers.
+
+    Counts are whole already. Of other values only the deviations from the ratio are rounded (to
+    below 1e-9 of the largest), so that where nothing varies every sample gives the ratio itself.
+    """
+    if share.value is None or (share.numerators == np.rint(share.numerators)).all():
+        return 0.0
+    return share.value
 
 
 def _power_of_two(largest: float, n: int) -> float:
