@@ -202,7 +202,7 @@ class Scorer:
         slots: deque[_Slot] = deque()  # in the records' order
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
         key = 0
-        for item in self.prepare(_parsed(records)):
+        for item in self.prepare(parsed(records)):
             slot = _slot(item)
             slots.append(slot)
             if slot.plan is not None:
@@ -250,9 +250,10 @@ def _finished(slots: deque[_Slot]) -> Iterator[Score]:
         yield row
 
 
-def _parsed(
+def parsed(
     records: Iterable[Record | BadLine | Mapping[str, object]],
 ) -> Iterator[Record | BadLine]:
+    """Yield records as they are, and mappings parsed as if each were a line of input."""
     for line, record in enumerate(records, start=1):
         if isinstance(record, Record | BadLine):
             yield record
