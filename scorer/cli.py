@@ -163,7 +163,7 @@ def score(
 
     out = None if output == "-" else Path(output)
     if manifest is None and out is not None:
-        manifest = out.with_name(f"{out.name}.manifest.json")
+        manifest = Path(f"{out}.manifest.json")
     with Source(source) as records:
         job = Job(records, out, manifest, limit, force_new, Reporter(quiet))
         counts = job.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -81,3 +82,32 @@ def write_lines(path: Path, lines: Iterable[object]) -> Path:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def refused(done: Done, message: str, code: int = 2) -> None:
+    """Assert one line of error, that holds ``message``, and nothing else."""
+    assert re.fullmatch(r"scorer: [^\n]*\n", done.err), done.err
+    assert message in done.err
+    assert done.out == b""
+    assert done.code == code
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"id": "q", "question": "Is the sky blue?", "options": ["yes", "no"], "label": "yes"},
+    {"id": "p", "prompt": "Is it?", "options": [" yes", " no"], "targets": [" no"], "logprobs": 2},
+    {"id": "l", "prompt": "Is it?", "options": [" maybe so", " no"], "prompt_logprobs": 1},
+    {"id": "m", "messages": [{"role": "user", "content": "Hi"}], "logprobs": 0, "topic": "[b]x"},
+    {"prompt_token_ids": [1, 2, 3], "targets": [7]},
+]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model, a file of records that can all be scored, and a folder to write to."""
+
+    model: Path
+    records: Path
+    folder: Path
+
+    def score(self, *options: str | Path) -> Done:
+        return run("score", self.records, "--model", self.model, "--device", "cpu", *options)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import RECORDS, Bench, write_lines
+
 REPO = Path(__file__).resolve().parent.parent
 DEMO_MODEL = REPO / "examples" / "demo-model"
 
@@ -33,7 +35,9 @@ def qwen3_tokenizer() -> Path:
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
-    assert (DEMO_MODEL / "model.safetensors").is_file(), f"the bundled model is missing: {DEMO_MODEL}"
+    assert (DEMO_MODEL / "model.safetensors").is_file(), (
+        f"the bundled model is missing: {DEMO_MODEL}"
+    )
     return DEMO_MODEL
 
 
@@ -58,3 +62,16 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.models import write_model
 
     return write_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def bench(
+    tiny_model: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Bench:
+    """A model, records and a folder; the cache is shared, so a self-test passes only once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Bench(tiny_model, write_lines(tmp_path / "in.jsonl", RECORDS), tmp_path)
