@@ -75,7 +75,7 @@ class Job:
         summary = Summary()
         digest = RowDigest()
         total = counts.records if self.limit is None else min(counts.records, self.limit)
-        with self._opened() as out, self.reporter.counting(total) as counter:
+        with self.opened() as out, self.reporter.counting(total) as counter:
             for row in scorer.score(self.source.records(self.limit)):
                 line = encode_score(row)
                 out.write(line)
@@ -91,8 +91,13 @@ class Job:
                 "forward_seconds": reader.counts.seconds,
                 "selftest": "remembered" if reader.selftests.remembered else "run",
             }
-            manifest = _manifest(self, scorer, counts, summary, digest)
-            with _writing(str(self.manifest)):
+            manifest = {
+                **produced_by(self, scorer, counts),
+                "counts": {**summary.fields(), **work_done(scorer)},
+                "rows": digest.rows,
+                "rows_sha256": digest.hexdigest(),
+            }
+            with writing(str(self.manifest)):
                 write_manifest(self.manifest, {**manifest, "timings": timings})
         self._close(scorer, summary, scored - loaded)
         return summary
@@ -122,13 +127,14 @@ class Job:
         return summary
 
     @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def opened(self) -> Iterator[BinaryIO]:
+        """Open the output. Raises UsageError where it can't be written."""
         if self.output is None:
-            with _writing("<stdout>"):
+            with writing("<stdout>"):
                 yield sys.stdout.buffer
                 sys.stdout.buffer.flush()
             return
-        with _writing(str(self.output)), self.output.open("wb" if self.replace else "xb") as file:
+        with writing(str(self.output)), self.output.open("wb" if self.replace else "xb") as file:
             yield file
 
     def _report_error(self, row: Score, summary: Summary) -> None:
@@ -156,7 +162,7 @@ def _same_file(a: Path, b: Path) -> bool:
 
 
 @contextmanager
-def _writing(name: str) -> Iterator[None]:
+def writing(name: str) -> Iterator[None]:
     """Turn the system's refusals to write ``name`` into UsageError; a closed pipe is none."""
     try:
         yield
@@ -168,10 +174,8 @@ def _writing(name: str) -> Iterator[None]:
         ) from error
 
 
-def _manifest(
-    job: Job, scorer: Scorer, counts: Counts, summary: Summary, digest: RowDigest
-) -> dict[str, Json]:
-    """Return everything that says what produced the rows; equal for equal runs."""
+def produced_by(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
+    """Return what produces a job's rows, for its manifest; equal for equal runs."""
     checkpoint = scorer.checkpoint
     tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
     reader = scorer.reader
@@ -196,15 +200,17 @@ def _manifest(
             "blank_lines": counts.blank,
         },
         "selftest": {"comparisons": reader.selftests.comparisons},
-        "counts": {
-            **summary.fields(),
-            "forwards": reader.counts.forwards,
-            "reads": reader.counts.reads,
-            "read_tokens": reader.counts.real_tokens,
-            "forward_tokens": reader.counts.forward_tokens,
-        },
-        "rows": digest.rows,
-        "rows_sha256": digest.hexdigest(),
+    }
+
+
+def work_done(scorer: Scorer) -> dict[str, Json]:
+    """Return how many forwards, reads and tokens a scorer has computed."""
+    counts = scorer.reader.counts
+    return {
+        "forwards": counts.forwards,
+        "reads": counts.reads,
+        "read_tokens": counts.real_tokens,
+        "forward_tokens": counts.forward_tokens,
     }
 
 
