@@ -16,7 +16,7 @@ from scorer.errors import ErrorCode, RowError
 
 # Unicode's last private-use plane, from its end: no text uses these, and if one does, the
 # next is taken.
-_MARKERS = range(0x10FFFD, 0x0FFFFF, -1)
+_MARKERS = tuple(map(chr, range(0x10FFFD, 0x0FFFFF, -1)))
 
 
 def _continuation(endings: Iterable[str]) -> str:
@@ -68,8 +68,8 @@ class AddedTokenText:
         """
         if self._none or not any(map(self._fragile.search, texts)):
             return texts, ""
-        taken = {*template}.union(*texts)
-        marker = next((chr(code) for code in _MARKERS if chr(code) not in taken), None)
+        everything = (*texts, template)
+        marker = next((m for m in _MARKERS if not any(m in text for text in everything)), None)
         if marker is None:
             raise RowError(
                 ErrorCode.INVALID_VALUE,

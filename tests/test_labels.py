@@ -79,8 +79,9 @@ def test_a_continuation_that_would_change_the_prompt_is_encoded_alone(encode: En
 
 
 def test_a_combining_character_does_not_reach_back_into_the_prompt(encode: Encode) -> None:
-    option = continuation("\u0301", "", Tail("e", encode("e")), encode)
-    assert option == PreparedOption("\u0301", None, tuple(encode("\u0301")), True)
+    for text in ("\u0301", "\u0301 and more"):
+        option = continuation(text, "", Tail("e", encode("e")), encode)
+        assert option == PreparedOption(text, None, tuple(encode(text)), True)
 
 
 def test_ids_that_spell_no_text_have_a_changed_seam(encode: Encode) -> None:

@@ -14,7 +14,7 @@ from tests.tiny_tokenizer import CHAT, write_tokenizer
 
 # Texts near what templates look for, the stand-ins of a trace among them.
 SHARP = ["", " ", "\n", "<think>", "</think>", "<tool_response>", "</tool_response>", "append", "a"]
-SHARP += ["\U0010ff00", "\U0010ff01", "a\nb", "0", "éx"]
+SHARP += ["\U0010ff00", "\U0010ff01", "a\nb", "0", "éx", "{0}"]
 texts = st.lists(st.sampled_from(SHARP) | st.text(max_size=5), max_size=4).map("".join)
 
 TRACEABLE = [
@@ -43,6 +43,7 @@ UNTRACEABLE = [
     "{{ '%.1s' | format(messages[0].content) }}",
     "{{ 'abc'.find(messages[0].content) }}",
     "{{ '{}'.format(messages[0].content) }}",
+    "{{ messages[0].content.format('z') }}",
     "{{ ''.join([messages[0].content]) }}",
     "{{ messages[0].content.join(['a', 'b']) }}",
     "{{ messages[0].content in 'append a' }}",
