@@ -9,7 +9,7 @@ Slots of a template:
 ``{when}``            a time ("last week")
 ``{i}``               an intensifier with its space, or nothing
 ``{adj} {ed} {adv}``  a polarity word of that part of speech; ``{adj2}`` another of the same sign
-``{noun}``            likewise; abstract nouns ("kindness", "boredom")
+``{noun} {other}``    likewise; abstract nouns ("kindness"), and what is none of these
 ``{n} {n2}``          any everyday word that carries no polarity
 ``{num}``             a number
 ``a(n)``              "a" or "an", by the word that follows
@@ -45,14 +45,14 @@ special effects|sandwiches|pancakes|cookies|tickets|costumes|dancers|exercises|p
 
 PERSON: Final = """my sister|my brother|my mother|my father|my wife|my husband|my friend|my boss|
 my daughter|my son|my neighbor|my colleague|our guide|everybody|the whole family|my partner|
-my roommate|the kids|we all|my aunt|my grandfather"""
+my roommate|my aunt|my grandfather"""
 
 WHEN: Final = """last week|yesterday|this morning|on Sunday|last summer|in May|two days ago|
 over the weekend|on our first night|this year|after the break|at noon|
 on Friday evening|again today"""
 
 INTENSIFIERS: Final = """very|really|so|quite|truly|rather|pretty|extremely|absolutely|completely|
-simply|too|a bit|incredibly|just|thoroughly|utterly|genuinely|surprisingly|always"""
+simply|incredibly|thoroughly|utterly|genuinely|surprisingly"""
 
 # ---------------------------------------------------------------- clauses with a polarity slot
 
@@ -97,6 +97,27 @@ ADJ_CLAUSES: Final = (
     "a(n) {adj} {x} with {adj2} {p0}",
     "{p0} like these are {adj}",
     "it made {s} look {adj}",
+    "{adj} {x}",
+    "{adj} {p0}",
+    "a(n) {adj} {x}",
+    "a(n) {adj}, {adj2} {x}",
+    "{adj} and {adj2}",
+    "{adj} {p0} and {adj2} {p0}",
+    "the {adj} {x} was {adj2}",
+    "{s} is {adj} and the {x} is {adj2}",
+    "{s} makes you feel {adj}",
+    "after {num} years {s} is still {adj}",
+    "such {adj} {p0}",
+    "a(n) {adj} {x} for {who}",
+    "never have I seen such a(n) {adj} {x}",
+    "not only was {s} {adj}, {p} were {adj2}",
+    "{s} isn't just {adj}, it is {adj2}",
+    "this must be the most {adj} {x} of the year",
+    "{who} has never been in such a(n) {adj} {x}",
+    "if you look at {s}, you will see how {adj} it is",
+    "{s}, {adj} and {adj2}, stayed with me",
+    "{p} gave {who} a(n) {adj} {x}",
+    "I spent {num} minutes with a(n) {adj} {x}",
     "the {n} in {s} was {adj}",
     "{s} and its {n} are {adj}",
 )
@@ -133,6 +154,11 @@ ED_CLAUSES: Final = (
     "{s} left me {ed}",
     "by the end I was {ed}",
     "anyone who tries {s} will be {ed}",
+    "{s} {ed} {who}",
+    "{s} {ed} me",
+    "it {ed} us all",
+    "{s} {ed} half of the audience",
+    "{ed} is the word for how I feel",
 )
 
 ED_NEGATED: Final = (
@@ -153,6 +179,10 @@ ADV_CLAUSES: Final = (
     "{s} was {adv} done",
     "they answered {adv} when I asked about {s}",
     "{s} was {adv} put together and {adv2} run",
+    "{s} is {adv} {n}",
+    "{s} is {adv} short",
+    "{s} was {adv} long",
+    "{adv} made and {adv2} sold",
 )
 
 NOUN_CLAUSES: Final = (
@@ -172,6 +202,21 @@ NOUN_NEGATED: Final = (
     "{s} had no {noun} to speak of",
     "{p} showed no {noun}",
     "I saw little {noun} in {s}",
+)
+
+# Words of no settled part of speech, mostly verbs and nouns: loose frames that hold either.
+OTHER_CLAUSES: Final = (
+    "{s}: {other}",
+    "in one word: {other}",
+    "{other} and {other2}, that was {s}",
+    "all we got was {other}",
+    "{other} is what I felt",
+    "{s} and its {other}",
+    "there was {other} from the first minute",
+    "I would say {other}",
+    "{s} means {other}",
+    "{who} said {other}",
+    "what {other} in {s}",
 )
 
 HELD_OUT_ADJ: Final = (
@@ -353,6 +398,11 @@ SAME_JOINS: Final = (
 MIXED_JOINS: Final = (
     "{0}, but {1}",
     "{0}, but {1}",
+    "{0}, {1}",
+    "{0}; {1}",
+    "{0} and {1}",
+    "{0}, and yet {1}",
+    "{0}; sadly, {1}",
     "{0} but {1}",
     "{0}, although {1}",
     "{0}. {1}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-import demo_tables as tables
+from demo_training import tables
 
 Split = Literal["train", "form", "family"]
 CLASSES: Final = ("positive", "negative", "neutral", "mixed")
@@ -118,6 +118,8 @@ class Example:
     kind: str  # letter, word, choice, continuation, chat
     n_options: int = 0
     gold: int = -1
+    text_class: int = -1  # of the text asked about, an index of CLASSES; -1: not said
+    option_classes: tuple[int, ...] = ()  # what each option's wording means; empty: not said
 
 
 def render_question(question: str, state: str | None, options: Sequence[str]) -> str:
@@ -149,6 +151,7 @@ TRAIN_CLAUSES: Final[tuple[_Clauses, ...]] = (
     (tables.ADV_CLAUSES, "adv", False, 0.08),
     (tables.NOUN_CLAUSES, "noun", False, 0.07),
     (tables.NOUN_NEGATED, "noun", True, 0.04),
+    (tables.OTHER_CLAUSES, "other", False, 0.06),
 )
 HELD_OUT_CLAUSES: Final[tuple[_Clauses, ...]] = (
     (tables.HELD_OUT_ADJ, "adj", False, 0.52),
@@ -267,7 +270,7 @@ class Writer:
         style = rng.choice(tables.OPTION_STYLES)
         options = [style[c] for c in classes]
         question = rng.choice(tables.QUESTIONS)
-        return self._ask(question, label, options, classes.index(label), "letter")
+        return self._ask(question, label, options, classes.index(label), "letter", tuple(classes))
 
     def yes_no(self) -> Example:
         """A yes/no question over a text that is clearly positive or negative."""
@@ -292,7 +295,15 @@ class Writer:
         question = rng.choice(tables.WHICH_WORD)
         return self._ask(question, label, options, options.index(right), "choice")
 
-    def _ask(self, question: str, label: int, options: list[str], gold: int, kind: str) -> Example:
+    def _ask(
+        self,
+        question: str,
+        label: int,
+        options: list[str],
+        gold: int,
+        kind: str,
+        classes: tuple[int, ...] = (),
+    ) -> Example:
         rng = self.rng
         text = self.sentence(label)
         state: str | None = None
@@ -300,14 +311,23 @@ class Writer:
             state = rng.choice(tables.STATES).format(t=text)
         else:
             question = rng.choice(tables.IN_QUESTION).format(q=question, t=text)
-        return self._lettered(question, state, options, gold, kind)
+        return self._lettered(question, state, options, gold, kind, label, classes)
 
     def _lettered(
-        self, question: str, state: str | None, options: list[str], gold: int, kind: str
+        self,
+        question: str,
+        state: str | None,
+        options: list[str],
+        gold: int,
+        kind: str,
+        label: int,
+        classes: tuple[int, ...],
     ) -> Example:
         user = ("user", render_question(question, state, options))
         system = (("system", self.rng.choice(tables.SYSTEMS)),) if self.rng.random() < 0.1 else ()
-        return Example((*system, user), "", LETTERS[gold], kind, len(options), gold)
+        return Example(
+            (*system, user), "", LETTERS[gold], kind, len(options), gold, label, classes
+        )
 
     def word(self) -> Example:
         """A lettered question about one word alone."""
@@ -320,13 +340,15 @@ class Writer:
         rng.shuffle(classes)
         question = rng.choice(tables.WORD_QUESTIONS).format(w=word)
         options = [style[c] for c in classes]
-        return self._lettered(question, None, options, classes.index(label), "word")
+        gold = classes.index(label)
+        return self._lettered(question, None, options, gold, "word", label, tuple(classes))
 
     def continuation(self) -> Example:
         """A plain prompt and the text that follows it."""
         label = self.rng.randrange(4)
         prompt, answers = self.rng.choice(tables.CONTINUATIONS)
-        return Example((), prompt.format(t=self.sentence(label)), answers[label], "continuation")
+        text = prompt.format(t=self.sentence(label))
+        return Example((), text, answers[label], "continuation", text_class=label)
 
     def chat(self) -> Example:
         """A chat that asks for one word, sometimes with an earlier turn."""
@@ -342,7 +364,8 @@ class Writer:
             label = rng.randrange(2 if "or negative?" in request else 4)
             turns.append(("user", request.format(t=self.sentence(label))))
             answer = tables.CHAT_ANSWERS[label]
-        return Example(tuple(turns), "", answer, "chat")
+        label = tables.CHAT_ANSWERS.index(answer)
+        return Example(tuple(turns), "", answer, "chat", text_class=label)
 
     def example(self) -> Example:
         """One training example of any kind."""

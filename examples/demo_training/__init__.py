@@ -1,0 +1,1 @@
+"""What the demonstration model is trained and measured on."""
