@@ -325,9 +325,7 @@ class Writer:
     ) -> Example:
         user = ("user", render_question(question, state, options))
         system = (("system", self.rng.choice(tables.SYSTEMS)),) if self.rng.random() < 0.1 else ()
-        return Example(
-            (*system, user), "", LETTERS[gold], kind, len(options), gold, label, classes
-        )
+        return Example((*system, user), "", LETTERS[gold], kind, len(options), gold, label, classes)
 
     def word(self) -> Example:
         """A lettered question about one word alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -144,7 +145,7 @@ class Encoder:
         while True:
             pairs = [
                 (self._ranks[pair], i)
-                for i, pair in enumerate(zip(parts, parts[1:], strict=False))
+                for i, pair in enumerate(itertools.pairwise(parts))
                 if pair in self._ranks and self._rng.random() >= 0.25
             ]
             if not pairs:
@@ -164,9 +165,7 @@ class Encoder:
         hints: list[int] = []
         pieces: list[str] = []
         for stretch in MARKERS.split(text):
-            pieces += (
-                [stretch] if MARKERS.fullmatch(stretch) else PRE_TOKEN_ASCII.findall(stretch)
-            )
+            pieces += [stretch] if MARKERS.fullmatch(stretch) else PRE_TOKEN_ASCII.findall(stretch)
         option = -1
         for index, piece in enumerate(pieces):
             if len(piece) > 4 and piece[1:].isalpha() and self._rng.random() < self._dropout:
