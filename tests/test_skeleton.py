@@ -44,6 +44,7 @@ UNTRACEABLE = [
     "{{ 'abc'.find(messages[0].content) }}",
     "{{ '{}'.format(messages[0].content) }}",
     "{{ messages[0].content.format('z') }}",
+    "{{ messages[0].content.place }}",
     "{{ ''.join([messages[0].content]) }}",
     "{{ messages[0].content.join(['a', 'b']) }}",
     "{{ messages[0].content in 'append a' }}",
