@@ -72,6 +72,7 @@ _ONE_BITS = 0x3FF0_0000_0000_0000
 _SQRT_HALF_BITS = 0x3FE6_A09E_0000_0000  # sqrt(1/2), cut to its high word
 _EXPONENT_SHIFT = 52
 _MANTISSA = (1 << _EXPONENT_SHIFT) - 1
+_FEW = 32  # values; from about here on one NumPy call is quicker
 _EXP_OVERFLOW = float.fromhex("0x1.62e42fefa39efp+9")  # largest x with a finite e^x
 _EXP_UNDERFLOW = float.fromhex("-0x1.74910d52d3051p+9")  # smallest x with e^x > 0
 
@@ -121,18 +122,17 @@ def softmax(logprobs: Sequence[float]) -> list[float]:
 
     Raises ValueError for an empty sequence, NaN, +inf, and when every value is -inf.
     """
-    values = np.array(logprobs, dtype=np.float64)
-    if values.size == 0:
+    if not logprobs:
         raise ValueError("softmax needs at least one log-probability, got none")
-    largest = float(values.max())
+    largest = math.nan if any(map(math.isnan, logprobs)) else max(logprobs)
     if not math.isfinite(largest):
         raise ValueError(
             "softmax needs log-probabilities without NaN or +inf, at least one of them finite; "
             f"got a maximum of {largest}"
         )
-    weights = exp(values - largest)
-    quotients: list[float] = (weights / math.fsum(weights)).tolist()
-    return quotients
+    weights = _exps([value - largest for value in logprobs])
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
 
 
 def prob_mass(logprobs: Sequence[float]) -> float:
@@ -140,10 +140,9 @@ def prob_mass(logprobs: Sequence[float]) -> float:
 
     Raises ValueError for NaN or +inf.
     """
-    values = np.array(logprobs, dtype=np.float64)
-    if np.isnan(values).any() or np.isposinf(values).any():
+    if any(math.isnan(value) or value == math.inf for value in logprobs):
         raise ValueError(f"prob_mass needs log-probabilities without NaN or +inf, got {logprobs}")
-    return math.fsum(exp(values))
+    return math.fsum(_exps(logprobs))
 
 
 def _elementwise(function: Callable[[Float64s], Float64s], x: float | Float64s) -> float | Float64s:
@@ -173,6 +172,31 @@ def _exp(x: Float64s) -> Float64s:
     result = mantissa * _power_of_two(half) * _power_of_two(exponent - half)
     outside = np.where(x > _EXP_OVERFLOW, np.inf, np.where(x < _EXP_UNDERFLOW, 0.0, x))
     return np.where(inside, result, outside)
+
+
+def _exp_one(x: float) -> float:
+    """``_exp`` of one value, the same operations on Python's floats: no NumPy call to pay for."""
+    if not _EXP_UNDERFLOW <= x <= _EXP_OVERFLOW:
+        return math.inf if x > _EXP_OVERFLOW else 0.0 if x < _EXP_UNDERFLOW else x
+    k = round(x * LOG2_E)  # to nearest, ties to even, as np.rint
+    high = x - k * LN2_HI
+    low = k * LN2_LO
+    r = high - low
+    r_low = (high - r) - low
+    series = _INVERSE_FACTORIALS[-1]
+    for coefficient in _INVERSE_FACTORIALS[-2::-1]:
+        series = series * r + coefficient
+    mantissa = 1.0 + (r + (r * r * series + (r_low + r_low * r)))
+    half = k >> 1
+    return mantissa * math.ldexp(1.0, half) * math.ldexp(1.0, k - half)
+
+
+def _exps(values: Sequence[float]) -> list[float]:
+    """exp of each value; a handful of labels is quicker one by one than through NumPy."""
+    if len(values) <= _FEW:
+        return [_exp_one(value) for value in values]
+    many: list[float] = exp(np.array(values, dtype=np.float64)).tolist()
+    return many
 
 
 def _power_of_two(exponent: NDArray[np.int64]) -> Float64s:

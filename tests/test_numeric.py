@@ -345,3 +345,16 @@ def test_golden_bits(plain: dict[str, Any]) -> None:
         "raw": "54bb9169a11ed20c",
         "reduced": "bb6f589bccf9e330",
     }
+
+
+def test_few_values_and_many_have_the_same_bits() -> None:
+    """Short lists go through Python's floats, long ones through NumPy."""
+    special = [0.0, -0.0, math.inf, -math.inf, LARGEST, -LARGEST, TINY, -745.2, 709.8]
+    values = [*SAMPLES["exp"].tolist(), *special]
+    one_by_one = [numeric._exp_one(value) for value in values]
+    assert np.array(one_by_one).tobytes() == exp(np.array(values)).tobytes()
+    assert math.isnan(numeric._exp_one(math.nan))
+    logprobs = np.random.default_rng(3).uniform(-40, 0, 100).tolist()
+    few, many = logprobs[: numeric._FEW], logprobs
+    assert prob_mass(few) == math.fsum(exp(np.array(few)).tolist())
+    assert prob_mass(many) == math.fsum(exp(np.array(many)).tolist())
