@@ -74,6 +74,12 @@ ParseSpecial = Annotated[
         "--parse-special", help="Read special tokens in `prompt` strings rendered beforehand."
     ),
 ]
+Labels = Annotated[
+    str,
+    typer.Option(
+        help="What stands for the options: letters, digits, or words as in yes,no; a token each."
+    ),
+]
 TruncatePrompt = Annotated[
     bool,
     typer.Option("--truncate-prompt", help="Shorten the body of prompts that are too long."),
@@ -140,6 +146,7 @@ def score(
     question_template: QuestionTemplate = None,
     parse_special: ParseSpecial = False,
     truncate_prompt: TruncatePrompt = False,
+    labels: Labels = "letters",
     limit: Annotated[int | None, typer.Option(help="Only the first N records.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
@@ -181,6 +188,7 @@ def score(
             question_template=_read_template(question_template),
             parse_special=parse_special,
             truncate_prompt=truncate_prompt,
+            labels=labels,
             cache=cache_dir(),
         )
         summary = job.dry_run(scorer) if dry_run else job.run(scorer, counts)
@@ -201,6 +209,7 @@ def show(
     question_template: QuestionTemplate = None,
     parse_special: ParseSpecial = False,
     truncate_prompt: TruncatePrompt = False,
+    labels: Labels = "letters",
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show what one record becomes: rendered text, token ids, labels and their ids."""
@@ -216,6 +225,7 @@ def show(
             question_template=_read_template(question_template),
             parse_special=parse_special,
             truncate_prompt=truncate_prompt,
+            labels=labels,
         )
         plan = show_line(scorer, records, line)
     if json:

@@ -7,14 +7,46 @@ adding, removing or reordering other options changes nothing here.
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scorer.errors import ErrorCode, RowError
+from scorer.errors import ErrorCode, RowError, UsageError
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+DIGITS = "123456789"
 
 Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """What stands for a question's options, the first option's first; ``noun``: what one is."""
+
+    texts: tuple[str, ...] = tuple(LETTERS)
+    noun: str = "letter"
+
+    @classmethod
+    def parse(cls, text: str) -> LabelSet:
+        """``letters`` (26), ``digits`` (1 to 9), or words separated by commas (``yes,no``).
+
+        Raises ``UsageError``. Whether each is one token is seen where a prompt is prepared.
+        """
+        if text == "letters":
+            return cls()
+        if text == "digits":
+            return cls(tuple(DIGITS), "number")
+        words = tuple(word.strip() for word in text.split(","))
+        distinct = {unicodedata.normalize("NFC", word) for word in words}
+        if len(words) < 2 or "" in words or len(distinct) != len(words):
+            raise UsageError(
+                f"--labels {text!r}: expected letters, digits, or at least two words that differ, "
+                "separated by commas, as in yes,no"
+            )
+        return cls(words, "label")
+
+
+LETTER_LABELS = LabelSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +82,9 @@ def label_variant(tail: str) -> str:
     return "" if not tail or tail[-1].isspace() else " "
 
 
-def letter_labels(tail: str, count: int, encode: Encode) -> list[tuple[str, int]]:
+def letter_labels(
+    tail: str, count: int, encode: Encode, texts: Sequence[str] = LETTERS
+) -> list[tuple[str, int]]:
     """The first ``count`` labels as (text, token id), all of one variant.
 
     Two labels can't share an id: a byte-level token stands for one string. Raises ``RowError``:
@@ -60,7 +94,7 @@ def letter_labels(tail: str, count: int, encode: Encode) -> list[tuple[str, int]
     labels = []
     before = label_variant(tail)
     tail_ids = encode(tail) if tail else []
-    for letter in LETTERS[:count]:
+    for letter in texts[:count]:
         label = before + letter
         alone = encode(label)
         if len(alone) != 1:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from scorer.errors import ErrorCode, ModelError, RowError
 from scorer.labels import (
-    LETTERS,
+    LETTER_LABELS,
+    LabelSet,
     PreparedOption,
     Tail,
     check_distinct,
@@ -83,8 +84,9 @@ class _TextIds:
     Lives for one batch.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         self._tokenizer = tokenizer
+        self._texts = texts
         self._ids: dict[str, list[int]] = {}
         self._labels: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
@@ -102,7 +104,7 @@ class _TextIds:
         """``letter_labels``, once for all prompts that end alike."""
         labels = self._labels.get((tail, count))
         if labels is None:
-            labels = self._labels[tail, count] = letter_labels(tail, count, self)
+            labels = self._labels[tail, count] = letter_labels(tail, count, self, self._texts)
         return labels
 
 
@@ -126,6 +128,7 @@ class Prompter:
         question_template: str | None = None,
         parse_special: bool = False,
         truncate: bool = False,
+        labels: LabelSet = LETTER_LABELS,
     ) -> None:
         self._max_tokens = max_tokens
         self._truncate = truncate
@@ -136,6 +139,7 @@ class Prompter:
             system=system,
             question_template=question_template,
             parse_special=parse_special,
+            labels=labels,
         )
         self.n_ids = self._tokenizer.n_ids
         if vocab_size < self.n_ids:
@@ -154,7 +158,9 @@ class Prompter:
             chat: str | None = self._renderer.chat.source
         except ModelError:
             chat = None
-        parts = [chat, self._renderer.question.source, self._renderer.system]
+        parts: list[object] = [chat, self._renderer.question.source, self._renderer.system]
+        if self._renderer.labels != LETTER_LABELS:
+            parts.append(self._renderer.labels.texts)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def token_text(self, ids: Iterable[int]) -> list[TokenText]:
@@ -173,8 +179,9 @@ class Prompter:
                 drafts.append(self._renderer.draft(record))
             except RowError as error:
                 drafts.append(error)
-        encode = _TextIds(self._tokenizer)
-        encode.encode_all(_texts(records, drafts))
+        labels = self._renderer.labels.texts
+        encode = _TextIds(self._tokenizer, labels)
+        encode.encode_all(_texts(records, drafts, labels))
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
             try:
@@ -322,7 +329,9 @@ class Prompter:
         )
 
 
-def _texts(records: Iterable[Record], drafts: Iterable[Draft | RowError]) -> Iterator[str]:
+def _texts(
+    records: Iterable[Record], drafts: Iterable[Draft | RowError], labels: Sequence[str]
+) -> Iterator[str]:
     """The plain texts that the records will surely need the ids of."""
     lettered: set[tuple[str, int]] = set()
     for record, draft in zip(records, drafts, strict=True):
@@ -340,6 +349,6 @@ def _texts(records: Iterable[Record], drafts: Iterable[Draft | RowError]) -> Ite
                 yield last + draft.moved + option
         elif (last, len(options)) not in lettered:
             lettered.add((last, len(options)))
-            for letter in LETTERS[: len(options)]:
-                yield label_variant(last) + letter
-                yield last + label_variant(last) + letter
+            for label in labels[: len(options)]:
+                yield label_variant(last) + label
+                yield last + label_variant(last) + label

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from scorer.errors import ErrorCode, RowError, UsageError
-from scorer.labels import LETTERS, check_distinct
+from scorer.labels import LabelSet, check_distinct
 from scorer.records import Message, Record
 from scorer.templates import (
-    DEFAULT_QUESTION_TEMPLATE,
     ChatTemplate,
     LetteredOption,
     QuestionTemplate,
+    default_question_template,
     thinking_is_open,
 )
 from scorer.tokenizer import Tokenizer
@@ -54,11 +54,15 @@ class Renderer:
         system: str | None,
         question_template: str | None,
         parse_special: bool,
+        labels: LabelSet,
     ) -> None:
         if system is not None:
             _check_system(system)
         self.system = system
-        self.question = QuestionTemplate(question_template or DEFAULT_QUESTION_TEMPLATE)
+        self.question = QuestionTemplate(
+            question_template or default_question_template(labels.noun)
+        )
+        self.labels = labels
         self._directory = directory
         self._tokenizer = tokenizer
         self._parse_special = parse_special
@@ -140,16 +144,16 @@ class Renderer:
     def _question_text(self, record: Record) -> str:
         if record.question is None or not record.options:
             raise RowError(ErrorCode.NO_PROMPT, "a question needs its options: add them")
-        if len(record.options) > len(LETTERS):
+        labels = self.labels.texts
+        if len(record.options) > len(labels):
             raise RowError(
                 ErrorCode.TOO_MANY_OPTIONS,
-                f"a question has at most {len(LETTERS)} options, one a letter, got "
+                f"a question has at most {len(labels)} options, one a {self.labels.noun}, got "
                 f"{len(record.options)}: ask in parts, or give them as continuations of a prompt",
             )
         check_distinct(record.options, self._tokenizer.normalise)
         options = [
-            LetteredOption(letter, text)
-            for letter, text in zip(LETTERS, record.options, strict=False)
+            LetteredOption(label, text) for label, text in zip(labels, record.options, strict=False)
         ]
         return self.question.render(record.question, state_text(record.state), options)
 

@@ -25,10 +25,11 @@ import msgspec
 
 from scorer.answers import Plan, answer, failed, plan
 from scorer.errors import RowError, UsageError
+from scorer.labels import LabelSet
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
 from scorer.shapes import BatchShape, Packer
-from scorer.templates import DEFAULT_QUESTION_TEMPLATE
+from scorer.templates import default_question_template
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -61,8 +62,9 @@ class Scorer:
 
     model: a folder or a hub id; revision: of a hub id. device, dtype, isolation: as the options
     of ``scorer score``. tokens_per_forward, rows_per_forward: T and R; None for the device's
-    default. logprobs, prompt_logprobs: what is asked of records that don't say. cache: the
-    folder where passed self-tests are remembered, None to run them in every process.
+    default. logprobs, prompt_logprobs: what is asked of records that don't say. labels: what
+    stands for a question's options, as ``LabelSet.parse`` reads it. cache: the folder where
+    passed self-tests are remembered, None to run them in every process.
 
     The tokenizer and the checkpoint's configuration are read at once, the weights when the
     first score is asked for. Raises UsageError, ModelError; while scoring IsolationError,
@@ -85,6 +87,7 @@ class Scorer:
         question_template: str | None = None,
         parse_special: bool = False,
         truncate_prompt: bool = False,
+        labels: str = "letters",
         cache: Path | None = None,
     ) -> None:
         from scorer.checkpoint import find_checkpoint
@@ -97,6 +100,7 @@ class Scorer:
                 )
         if isolation not in ("packed", "alone"):
             raise UsageError(f"isolation must be packed or alone, got {isolation!r}")
+        label_set = LabelSet.parse(labels)
         self.checkpoint = find_checkpoint(os.fspath(model), revision)
         self.prompter = Prompter(
             self.checkpoint.path,
@@ -106,8 +110,9 @@ class Scorer:
             question_template=question_template,
             parse_special=parse_special,
             truncate=truncate_prompt,
+            labels=label_set,
         )
-        self.question_template = question_template or DEFAULT_QUESTION_TEMPLATE
+        self.question_template = question_template or default_question_template(label_set.noun)
         self.isolation = isolation
         self._device = device
         self._dtype = dtype
@@ -124,6 +129,7 @@ class Scorer:
             "question_template": question_template,
             "parse_special": parse_special,
             "truncate_prompt": truncate_prompt,
+            "labels": labels,
         }
 
     @cached_property

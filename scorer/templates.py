@@ -37,6 +37,12 @@ DEFAULT_QUESTION_TEMPLATE = """\
 Answer with the letter of the correct option only.
 """
 
+
+def default_question_template(noun: str) -> str:
+    """The default template, asking for a ``noun`` ("letter", "number") as the answer."""
+    return DEFAULT_QUESTION_TEMPLATE.replace("the letter of", f"the {noun} of")
+
+
 _QUESTION_VARIABLES = frozenset({"question", "state", "options"})
 
 
