@@ -47,6 +47,15 @@ class Dtype(StrEnum):
     float32 = "float32"
 
 
+class OrdersOption(StrEnum):
+    """Which orders of its options a question is asked in."""
+
+    cyclic = "cyclic"
+    all = "all"
+    balanced = "balanced"
+    given = "given"
+
+
 class Isolation(StrEnum):
     """How reads are kept apart."""
 
@@ -92,6 +101,27 @@ def _at_least_one(value: int | None) -> int | None:
     return value
 
 
+DeviceOption = Annotated[Device, typer.Option(help="Where the model runs.")]
+DtypeOption = Annotated[Dtype, typer.Option(help="auto: 16 bits on CUDA, float32 on the CPU.")]
+IsolationOption = Annotated[
+    Isolation, typer.Option(help="packed: many reads a forward, proven apart; alone: one, slow.")
+]
+TokensPerForward = Annotated[
+    int | None,
+    typer.Option(callback=_at_least_one, help="Tokens of every forward (default: by device)."),
+]
+RowsPerForward = Annotated[
+    int | None,
+    typer.Option(callback=_at_least_one, help="Rows of every lm_head call (default: by device)."),
+]
+Limit = Annotated[int | None, typer.Option(help="Only the first N records.")]
+ManifestPath = Annotated[
+    Path | None, typer.Option(help="Where to write the manifest (default: beside the output).")
+]
+ForceNew = Annotated[bool, typer.Option("--force-new", help="Replace an output that exists.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on stderr.")]
+
+
 def _version(value: bool) -> None:
     if value:
         from scorer import __version__
@@ -117,24 +147,11 @@ def score(
         str, typer.Option("--output", "-o", help="Output JSONL file; - for stdout.")
     ] = "-",
     revision: Revision = None,
-    device: Annotated[Device, typer.Option(help="Where the model runs.")] = Device.auto,
-    dtype: Annotated[
-        Dtype, typer.Option(help="auto: 16 bits on CUDA, float32 on the CPU.")
-    ] = Dtype.auto,
-    isolation: Annotated[
-        Isolation,
-        typer.Option(help="packed: many reads a forward, proven apart; alone: one, slow."),
-    ] = Isolation.packed,
-    tokens_per_forward: Annotated[
-        int | None,
-        typer.Option(callback=_at_least_one, help="Tokens of every forward (default: by device)."),
-    ] = None,
-    rows_per_forward: Annotated[
-        int | None,
-        typer.Option(
-            callback=_at_least_one, help="Rows of every lm_head call (default: by device)."
-        ),
-    ] = None,
+    device: DeviceOption = Device.auto,
+    dtype: DtypeOption = Dtype.auto,
+    isolation: IsolationOption = Isolation.packed,
+    tokens_per_forward: TokensPerForward = None,
+    rows_per_forward: RowsPerForward = None,
     logprobs: Annotated[
         int | None,
         typer.Option(help="Next-token entries for records that don't say; 0: the chosen only."),
@@ -147,17 +164,13 @@ def score(
     parse_special: ParseSpecial = False,
     truncate_prompt: TruncatePrompt = False,
     labels: Labels = "letters",
-    limit: Annotated[int | None, typer.Option(help="Only the first N records.")] = None,
+    limit: Limit = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
     ] = False,
-    manifest: Annotated[
-        Path | None, typer.Option(help="Where to write the manifest (default: beside the output).")
-    ] = None,
-    force_new: Annotated[
-        bool, typer.Option("--force-new", help="Replace an output that exists.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on stderr.")] = False,
+    manifest: ManifestPath = None,
+    force_new: ForceNew = False,
+    quiet: Quiet = False,
     json: Annotated[
         bool, typer.Option("--json", help="The closing summary as one JSON line.")
     ] = False,
@@ -196,6 +209,105 @@ def score(
         aside = out is None and not dry_run  # the rows are on stdout
         print(summary_json(summary), file=sys.stderr if aside else sys.stdout)
     if summary.errors:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def compare(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[INPUT]", help="JSONL file of questions; - for stdin.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Folder of a Qwen3 checkpoint, or a hub id.")
+    ] = None,
+    rows_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="Rows written before: report again, without a model."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Rows, a line a question; - for stdout.")
+    ] = "-",
+    orders: Annotated[
+        OrdersOption, typer.Option(help="given: each record's own list, `orders`.")
+    ] = OrdersOption.cyclic,
+    max_orders: Annotated[
+        int | None,
+        typer.Option(callback=_at_least_one, help="Ask a sample of N where there are more."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of samples, splits and intervals; with a question's content.")
+    ] = 0,
+    noise_sample: Annotated[
+        int, typer.Option(min=0, help="Questions read twice, to measure the noise floor.")
+    ] = 32,
+    pride_fraction: Annotated[
+        float, typer.Option(help="Share of the questions that PriDe's prior is estimated on.")
+    ] = 0.1,
+    summary: Annotated[Path | None, typer.Option(help="Write all figures as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Exit 1 if it holds, as 'flip_rate>0.2'; repeats."),
+    ] = None,
+    revision: Revision = None,
+    device: DeviceOption = Device.auto,
+    dtype: DtypeOption = Dtype.auto,
+    isolation: IsolationOption = Isolation.packed,
+    tokens_per_forward: TokensPerForward = None,
+    rows_per_forward: RowsPerForward = None,
+    system: System = None,
+    question_template: QuestionTemplate = None,
+    truncate_prompt: TruncatePrompt = False,
+    labels: Labels = "letters",
+    limit: Limit = None,
+    manifest: ManifestPath = None,
+    force_new: ForceNew = False,
+    quiet: Quiet = False,
+) -> None:
+    """Ask every question in several orders of its options, and report what the order did."""
+    from scorer.compare_job import Outcome, conclude_from, run
+    from scorer.job import Job, cache_dir
+    from scorer.orderings import Orders
+    from scorer.progress import Reporter
+    from scorer.scoring import Scorer
+    from scorer.source import Source
+    from scorer.thresholds import Threshold
+
+    thresholds = [Threshold.parse(text) for text in fail_if or ()]
+    outcome = Outcome(seed, pride_fraction, thresholds, summary, report, force_new, Reporter(quiet))
+    outcome.check()
+    if rows_from is not None:
+        if source is not None or model is not None or output != "-":
+            raise UsageError("--from takes rows that are there: leave out INPUT, --model, --output")
+        findings = conclude_from(rows_from, outcome)
+    elif source is None or model is None:
+        raise UsageError("compare needs INPUT and --model, or --from ROWS")
+    else:
+        out = None if output == "-" else Path(output)
+        if manifest is None and out is not None:
+            manifest = Path(f"{out}.manifest.json")
+        asked = Orders(orders.value, max_orders, seed)
+        with Source(source) as records:
+            job = Job(records, out, manifest, limit, force_new, outcome.reporter)
+            counts = job.check()
+            scorer = Scorer(
+                model,
+                revision=revision,
+                device=device.value,
+                dtype=dtype.value,
+                isolation=isolation.value,
+                tokens_per_forward=tokens_per_forward,
+                rows_per_forward=rows_per_forward,
+                system=system,
+                question_template=_read_template(question_template),
+                truncate_prompt=truncate_prompt,
+                labels=labels,
+                cache=cache_dir(),
+            )
+            findings = run(job, scorer, counts, asked, noise_sample, outcome)
+    for failure in findings.failures:
+        print(f"scorer: {failure}", file=sys.stderr)
+    if not findings.clean:
         raise typer.Exit(EXIT_FINDINGS)
 
 
