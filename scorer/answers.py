@@ -31,6 +31,12 @@ from scorer.rows import (
 )
 from scorer.shapes import IntArray, Read
 
+LOW_LABEL_MASS = 0.5
+"""Label mass below which a row warns that the labels are not what the model wants to answer."""
+
+MAX_ENTRIES = 2_000_000
+"""The most alternatives of one row, some 200 MB of JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -47,6 +53,11 @@ class Plan:
     reads: tuple[Read, ...]
 
     @property
+    def most_entries(self) -> int:
+        """The longest list of entries that any one distribution is asked for."""
+        return max(self.logprobs or 0, self.prompt_logprobs or 0)
+
+    @property
     def has_prompt_read(self) -> bool:
         """Whether the first read is of the prompt alone."""
         return len(self.reads) > sum(len(option.token_ids) > 1 for option in self.prepared.options)
@@ -55,13 +66,20 @@ class Plan:
 def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | None) -> Plan:
     """Return the reads that a record needs.
 
-    logprobs, prompt_logprobs: what is asked where the record itself says nothing.
+    logprobs, prompt_logprobs: what is asked where the record itself says nothing. Raises
+    RowError when a row of that many entries could not be held.
     """
     record = prepared.record
     logprobs = record.logprobs if record.logprobs is not None else logprobs
     if record.prompt_logprobs is not None:
         prompt_logprobs = record.prompt_logprobs
     tokens = prepared.token_ids
+    if (prompt_logprobs or 0) * len(tokens) > MAX_ENTRIES:
+        raise RowError(
+            ErrorCode.LOGPROBS_LIMIT,
+            f"prompt_logprobs {prompt_logprobs} at each of {len(tokens)} prompt tokens are more "
+            f"than the {MAX_ENTRIES} entries of one row; ask for fewer, or shorten the prompt",
+        )
     last_targets = [option.token_ids[0] for option in prepared.options if _is_short(option)]
     last_targets += [target.token_id for target in prepared.targets]
     reads = []
@@ -136,8 +154,12 @@ def prompt_sha256(tokens: IntArray) -> str:
     return hashlib.sha256(tokens.astype("<u4").tobytes()).hexdigest()
 
 
-def answer(plan: Plan, results: Sequence[Reduced], prompter: Prompter) -> Score:
+def answer(
+    plan: Plan, results: Sequence[Reduced], prompter: Prompter, notes: Sequence[str] = ()
+) -> Score:
     """Return a record's row from the reduced distributions of its reads, in the plan's order.
+
+    notes: what else the row has to say, behind the record's own warnings.
 
     Raises RowError for logits that are not finite, and for a token asked for by name whose
     probability is zero: no number is ever put in the place of a missing one.
@@ -175,6 +197,7 @@ def answer(plan: Plan, results: Sequence[Reduced], prompter: Prompter) -> Score:
     gold = UNSET if record.gold_index is None else record.gold_index
     best = _best(values) if values else ()
     entries = None if prompt is None else _Entries(prompt, prompter)
+    mass = _label_mass(prepared, values)
     return Score(
         id=record.id,
         line=record.line,
@@ -185,7 +208,7 @@ def answer(plan: Plan, results: Sequence[Reduced], prompter: Prompter) -> Score:
         tied=best if len(best) > 1 else UNSET,
         answer_per_token=_answer_by(options, "logprob_per_token"),
         answer_per_byte=_answer_by(options, "logprob_per_byte"),
-        label_mass=_label_mass(prepared, values),
+        label_mass=mass,
         margin=_margin(values),
         gold_index=gold,
         correct=UNSET if gold is UNSET else best == (gold,),
@@ -193,7 +216,7 @@ def answer(plan: Plan, results: Sequence[Reduced], prompter: Prompter) -> Score:
         targets=_targets(prepared, entries, at),
         logprobs=_read_logprobs(plan, entries),
         prompt_logprobs=_prompt_logprobs(plan, entries),
-        warnings=prepared.warnings or UNSET,
+        warnings=(*prepared.warnings, *_low_mass(prepared, mass), *notes) or UNSET,
         truncated_tokens=prepared.truncated_tokens or UNSET,
         extra=record.extra or UNSET,
     )
@@ -244,6 +267,14 @@ def _label_mass(prepared: Prepared, values: Sequence[float]) -> float | UnsetTyp
     if prepared.prefix_clash or not all(map(_is_short, prepared.options)):
         return None
     return prob_mass(values)
+
+
+def _low_mass(prepared: Prepared, mass: float | UnsetType | None) -> tuple[str, ...]:
+    """Say when a lettered question's labels are not what the model wants to answer."""
+    if prepared.record.question is None or not isinstance(mass, float) or mass >= LOW_LABEL_MASS:
+        return ()
+    warning = f"label mass {mass:.3g}: most of the probability is on other tokens than the labels"
+    return (warning,)
 
 
 def _margin(values: Sequence[float]) -> float | UnsetType | None:

@@ -56,6 +56,14 @@ class OrdersOption(StrEnum):
     given = "given"
 
 
+class Reduction(StrEnum):
+    """Where distributions are reduced."""
+
+    auto = "auto"
+    host = "host"
+    device = "device"
+
+
 class Isolation(StrEnum):
     """How reads are kept apart."""
 
@@ -150,6 +158,9 @@ def score(
     device: DeviceOption = Device.auto,
     dtype: DtypeOption = Dtype.auto,
     isolation: IsolationOption = Isolation.packed,
+    reduction: Annotated[
+        Reduction, typer.Option(help="Where distributions are reduced; the bits are the same.")
+    ] = Reduction.auto,
     tokens_per_forward: TokensPerForward = None,
     rows_per_forward: RowsPerForward = None,
     logprobs: Annotated[
@@ -193,6 +204,7 @@ def score(
             device=device.value,
             dtype=dtype.value,
             isolation=isolation.value,
+            reduction=reduction.value,
             tokens_per_forward=tokens_per_forward,
             rows_per_forward=rows_per_forward,
             logprobs=logprobs,

@@ -104,6 +104,7 @@ def host_fields() -> dict[str, Json]:
         "threads": torch.get_num_threads(),
         "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "mkldnn": bool(torch.backends.mkldnn.enabled),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
 
 
@@ -170,9 +171,17 @@ def software_fields() -> dict[str, Json]:
 
 
 def numerics_fields(
-    model: Qwen3, shape: BatchShape, *, isolation: str, n_ids: int, weights_sha256: str
+    model: Qwen3,
+    shape: BatchShape,
+    *,
+    isolation: str,
+    reduction: str,
+    n_ids: int,
+    weights_sha256: str,
 ) -> dict[str, Json]:
     """Return everything that may change a bit of a score; its hash is the numerics key."""
+    from scorer.device import source_sha256
+
     where = cuda_fields() if model.device.type == "cuda" else host_fields()
     return {
         "weights_sha256": weights_sha256,
@@ -184,7 +193,8 @@ def numerics_fields(
         "tokens_per_forward": shape.tokens,
         "rows_per_forward": shape.rows,
         "attention": model.attention,
-        "reduction": "host",
+        "reduction": reduction,
+        "kernels_sha256": source_sha256("reduction") if reduction == "device" else None,
         "code_sha256": hash_files(Path(__file__).with_name(f"{name}.py") for name in _COMPUTES),
         "environment": environment_fields(),
         **software_fields(),

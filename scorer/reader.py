@@ -11,17 +11,23 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
-from scorer.errors import DeviceError
+from scorer.device import DeviceReducer
+from scorer.errors import DeviceError, UsageError
 from scorer.manifest import Json, sha256_of
 from scorer.model import Qwen3
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
+from scorer.reduction_plan import MAX_DEVICE_K
 from scorer.selftest import SelfTests
 from scorer.shapes import Batch, BatchShape, IntArray
 from scorer.tables import cut_requests, join_raw, join_requests, split_reduced
+
+ReductionPlace = Literal["host", "device"]
+ReductionName = Literal["auto", "host", "device"]
 
 
 @dataclass(slots=True)
@@ -46,6 +52,9 @@ class Reader:
     alone: each read has a forward to itself. n_ids: how many token ids the tokenizer has; logits
     from there on are padding of the model. numerics: everything that may change a bit, hashed
     into ``numerics_key``. cache: the folder where passed self-tests are remembered, or None.
+    reduction: where distributions are reduced; the bits are the same, ``device`` needs CUDA.
+
+    Raises DeviceError when the device can't run the reduction's kernels.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class Reader:
         n_ids: int,
         numerics: dict[str, Json],
         cache: Path | None,
+        reduction: ReductionPlace = "host",
     ) -> None:
         self.model = model
         self.shape = shape
@@ -72,6 +82,19 @@ class Reader:
             max_tokens=model.checkpoint.max_tokens,
             cache=cache,
         )
+        self._device_reducer: DeviceReducer | None = None
+        if reduction == "device":
+            self._device_reducer = DeviceReducer(
+                model.device,
+                max_rows=shape.rows,
+                vocab_size=model.checkpoint.vocab_size,
+                n_ids=n_ids,
+            )
+
+    @property
+    def max_device_k(self) -> int | None:
+        """The most entries of a distribution that are listed on the device; None: none are."""
+        return None if self._device_reducer is None else MAX_DEVICE_K
 
     def read(self, batch: Batch) -> list[Reduced]:
         """Return the reduced distributions of each read of the batch, in the batch's order.
@@ -120,4 +143,15 @@ class Reader:
         index[: len(rows)] = rows
         gathered = hidden[torch.from_numpy(index).to(hidden.device)]
         logits = self.model.logits(gathered)[: len(rows)]
+        if self._device_reducer is not None:
+            return self._device_reducer.reduce(logits, requests).raw
         return reduce_host(logits.cpu().numpy(), requests, self.n_ids)
+
+
+def choose_reduction(name: ReductionName, device: torch.device) -> ReductionPlace:
+    """Resolve ``auto`` to where the model runs. Raises UsageError."""
+    if name == "device" and device.type != "cuda":
+        raise UsageError("--reduction device needs --device cuda; use --reduction host")
+    if name == "auto":
+        return "device" if device.type == "cuda" else "host"
+    return name

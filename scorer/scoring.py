@@ -34,7 +34,7 @@ from scorer.templates import default_question_template
 if TYPE_CHECKING:
     from scorer.manifest import Json
     from scorer.model import DeviceName, DtypeName
-    from scorer.reader import Reader
+    from scorer.reader import Reader, ReductionName
     from scorer.reduction import Reduced
     from scorer.rows import Score
 
@@ -61,9 +61,10 @@ class Scorer:
     """Scores records with one model, in isolated single-forward reads.
 
     model: a folder or a hub id; revision: of a hub id. device, dtype, isolation: as the options
-    of ``scorer score``. tokens_per_forward, rows_per_forward: T and R; None for the device's
-    default. logprobs, prompt_logprobs: what is asked of records that don't say. labels: what
-    stands for a question's options, as ``LabelSet.parse`` reads it. cache: the folder where
+    of ``scorer score``. reduction: where distributions are reduced, ``auto`` for where the model
+    runs; the bits are the same. tokens_per_forward, rows_per_forward: T and R; None for the
+    device's default. logprobs, prompt_logprobs: what is asked of records that don't say. labels:
+    what stands for a question's options, as ``LabelSet.parse`` reads it. cache: the folder where
     passed self-tests are remembered, None to run them in every process.
 
     The tokenizer and the checkpoint's configuration are read at once, the weights when the
@@ -79,6 +80,7 @@ class Scorer:
         device: DeviceName = "auto",
         dtype: DtypeName = "auto",
         isolation: Isolation = "packed",
+        reduction: ReductionName = "auto",
         tokens_per_forward: int | None = None,
         rows_per_forward: int | None = None,
         logprobs: int | None = None,
@@ -116,6 +118,7 @@ class Scorer:
         self.isolation = isolation
         self._device = device
         self._dtype = dtype
+        self._reduction = reduction
         self._tokens = tokens_per_forward
         self._rows = rows_per_forward
         self._logprobs = logprobs
@@ -137,10 +140,11 @@ class Scorer:
         """The loaded model with its batch shape; made when it is first needed."""
         from scorer.manifest import hash_files, numerics_fields
         from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
-        from scorer.reader import Reader
+        from scorer.reader import Reader, choose_reduction
 
         device = choose_device(self._device)
         dtype = choose_dtype(self._dtype, device, self.checkpoint)
+        reduction = choose_reduction(self._reduction, device)
         default = default_shape(device)
         shape = BatchShape(
             tokens=default.tokens if self._tokens is None else self._tokens,
@@ -153,6 +157,7 @@ class Scorer:
                 model,
                 shape,
                 isolation=self.isolation,
+                reduction=reduction,
                 n_ids=self.prompter.n_ids,
                 weights_sha256=weights.result(),
             )
@@ -163,6 +168,7 @@ class Scorer:
             n_ids=self.prompter.n_ids,
             numerics=numerics,
             cache=self._cache,
+            reduction=reduction,
         )
 
     def plan_one(self, record: Record | BadLine) -> Plan:
@@ -187,8 +193,11 @@ class Scorer:
                 item = next(prepared)
                 if isinstance(item, RowError):
                     yield failed(record, item)
-                else:
+                    continue
+                try:
                     yield self._plan(item)
+                except RowError as error:
+                    yield failed(item, error)
 
     def _plan(self, prepared: Prepared) -> Plan:
         return plan(prepared, logprobs=self._logprobs, prompt_logprobs=self._prompt_logprobs)
@@ -238,9 +247,15 @@ class Scorer:
             return
         results = [reduced for reduced in slot.results if reduced is not None]
         try:
-            slot.row = answer(slot.plan, results, self.prompter)
+            slot.row = answer(slot.plan, results, self.prompter, self._notes(slot.plan))
         except RowError as error:
             slot.row = failed(slot.plan.prepared, error)
+
+    def _notes(self, plan: Plan) -> tuple[str, ...]:
+        most = self.reader.max_device_k
+        if most is None or plan.most_entries <= most:
+            return ()
+        return (f"more than {most} entries of a distribution were listed by the host reduction",)
 
 
 def _slot(item: Plan | Score) -> _Slot:

@@ -52,7 +52,8 @@ def write_random_checkpoint(
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        Qwen3ForCausalLM(config).save_pretrained(folder)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # billions of draws
+            Qwen3ForCausalLM(config).save_pretrained(folder)
     finally:
         torch.set_default_dtype(default)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

@@ -86,7 +86,7 @@ def make_records(seed: int, long: int) -> list[dict[str, Any]]:
     """Records of every kind, of 1 to ``long`` words: some fit T, some need 2T and 4T."""
     rng = random.Random(seed)
     records: list[dict[str, Any]] = []
-    for number, words in enumerate([1, 2, 7, 16, 33, long // 4, long]):
+    for number, words in enumerate([1, 2, 7, 16, 33, long // 2, long]):
         body = text_of(rng, words)
         records += [
             {
