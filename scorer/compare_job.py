@@ -170,7 +170,6 @@ def run(
             "load_seconds": loaded - started,
             "repeat_seconds": repeated - loaded,
             "compare_seconds": asked - repeated,
-            "forward_seconds": reader.counts.seconds,
             "selftest": "remembered" if reader.selftests.remembered else "run",
         }
         with writing(str(job.manifest)):

@@ -88,7 +88,6 @@ class Job:
             timings: dict[str, Json] = {
                 "load_seconds": loaded - started,
                 "score_seconds": scored - loaded,
-                "forward_seconds": reader.counts.seconds,
                 "selftest": "remembered" if reader.selftests.remembered else "run",
             }
             manifest = {

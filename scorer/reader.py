@@ -3,13 +3,15 @@
 The life of a read: its batch's tokens go through one forward of T tokens; the hidden states at the
 positions it asks about are gathered into pieces of exactly R rows; each piece goes through the
 lm_head and the reduction; what comes back is cut up read by read. No KV cache exists anywhere, so
-nothing that ran before can be matched and nothing of this batch is kept.
+nothing that ran before can be matched and nothing of this batch is kept. A batch is launched and
+collected apart, so that the host makes the last batch's rows while the device computes the next.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -32,18 +34,30 @@ ReductionName = Literal["auto", "host", "device"]
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a reader has done so far. seconds: wall time inside ``Reader.read``."""
+    """What a reader has done so far."""
 
     forwards: int = 0
     reads: int = 0
     real_tokens: int = 0
     forward_tokens: int = 0
-    seconds: float = 0.0
 
     @property
     def fill(self) -> float | None:
         """Real tokens over the tokens of all forwards; None before the first."""
         return self.real_tokens / self.forward_tokens if self.forward_tokens else None
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A launched batch: what has come back of its pieces, and the logits of the last one.
+
+    on_device: float32 ``[rows, vocab]`` whose reduction is enqueued but not collected, or None.
+    """
+
+    batch: Batch
+    requests: RowRequests
+    pieces: list[RawReduction] = field(default_factory=list)
+    on_device: torch.Tensor | None = None
 
 
 class Reader:
@@ -96,17 +110,70 @@ class Reader:
         """The most entries of a distribution that are listed on the device; None: none are."""
         return None if self._device_reducer is None else MAX_DEVICE_K
 
-    def read(self, batch: Batch) -> list[Reduced]:
-        """Return the reduced distributions of each read of the batch, in the batch's order.
+    def launch(self, batch: Batch) -> InFlight:
+        """Start a batch. On CUDA this returns before the device has finished.
 
-        Raises IsolationError when the self-test of a rung fails, DeviceError when the device
-        does.
+        The batch launched before must have been collected. Raises IsolationError when the
+        self-test of the batch's rung fails, DeviceError when the device does.
         """
         self.selftests.require(self.model, self.shape, batch.tokens)
-        started = time.perf_counter()
         requests = join_requests([read.requests for read in batch.reads])
+        with self._faults(batch):
+            hidden = self.model.hidden_states(
+                batch.input_ids(), batch.position_ids(), batch.boundaries(), rows=self.shape.rows
+            )
+            rows = batch.row_indices()
+            flight = InFlight(batch, requests)
+            for start in range(0, len(rows), self.shape.rows):
+                end = min(start + self.shape.rows, len(rows))
+                self._collect_piece(flight)
+                self._launch_piece(
+                    flight, hidden, rows[start:end], cut_requests(requests, start, end)
+                )
+        self.counts.forwards += 1
+        self.counts.reads += len(batch.reads)
+        self.counts.real_tokens += batch.real_tokens
+        self.counts.forward_tokens += batch.tokens
+        return flight
+
+    def collect(self, flight: InFlight) -> list[Reduced]:
+        """Return the reduced distributions of each read of a launched batch, in its order.
+
+        Waits for the device. Raises DeviceError when it failed.
+        """
+        with self._faults(flight.batch):
+            self._collect_piece(flight)
+        reduced = finish(join_raw(flight.pieces), flight.requests)
+        counts = [len(read.positions) for read in flight.batch.reads]
+        return list(split_reduced(reduced, flight.requests, counts))
+
+    def _launch_piece(
+        self, flight: InFlight, hidden: torch.Tensor, rows: IntArray, requests: RowRequests
+    ) -> None:
+        """Start up to R rows; the lm_head sees exactly R, the missing ones repeat row 0."""
+        index = np.zeros(self.shape.rows, dtype=np.int64)
+        index[: len(rows)] = rows
+        gathered = hidden[torch.from_numpy(index).to(hidden.device)]
+        logits = self.model.logits(gathered)[: len(rows)]
+        if self._device_reducer is None:
+            flight.pieces.append(reduce_host(logits.cpu().numpy(), requests, self.n_ids))
+        else:
+            self._device_reducer.stage(requests)
+            self._device_reducer.enqueue(logits)
+            flight.on_device = logits
+
+    def _collect_piece(self, flight: InFlight) -> None:
+        """Take in the piece that is still on the device, if there is one."""
+        if flight.on_device is not None:
+            assert self._device_reducer is not None
+            flight.pieces.append(self._device_reducer.collect(flight.on_device).raw)
+            flight.on_device = None
+
+    @contextmanager
+    def _faults(self, batch: Batch) -> Iterator[None]:
+        """Turn what torch raises when the device fails into DeviceError."""
         try:
-            reduced = finish(self._reduce(batch, requests), requests)
+            yield
         except torch.OutOfMemoryError as error:
             raise DeviceError(
                 f"out of memory in a forward of {batch.tokens} tokens and {self.shape.rows} "
@@ -115,37 +182,6 @@ class Reader:
             ) from error
         except torch.AcceleratorError as error:
             raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
-        self.counts.forwards += 1
-        self.counts.reads += len(batch.reads)
-        self.counts.real_tokens += batch.real_tokens
-        self.counts.forward_tokens += batch.tokens
-        self.counts.seconds += time.perf_counter() - started
-        return list(split_reduced(reduced, requests, [len(read.positions) for read in batch.reads]))
-
-    def _reduce(self, batch: Batch, requests: RowRequests) -> RawReduction:
-        hidden = self.model.hidden_states(
-            batch.input_ids(), batch.position_ids(), batch.boundaries(), rows=self.shape.rows
-        )
-        rows = batch.row_indices()
-        pieces = []
-        for start in range(0, len(rows), self.shape.rows):
-            end = min(start + self.shape.rows, len(rows))
-            pieces.append(
-                self._reduce_rows(hidden, rows[start:end], cut_requests(requests, start, end))
-            )
-        return join_raw(pieces)
-
-    def _reduce_rows(
-        self, hidden: torch.Tensor, rows: IntArray, requests: RowRequests
-    ) -> RawReduction:
-        """Reduce up to R rows; the lm_head sees exactly R, the missing ones repeat row 0."""
-        index = np.zeros(self.shape.rows, dtype=np.int64)
-        index[: len(rows)] = rows
-        gathered = hidden[torch.from_numpy(index).to(hidden.device)]
-        logits = self.model.logits(gathered)[: len(rows)]
-        if self._device_reducer is not None:
-            return self._device_reducer.reduce(logits, requests).raw
-        return reduce_host(logits.cpu().numpy(), requests, self.n_ids)
 
 
 def choose_reduction(name: ReductionName, device: torch.device) -> ReductionPlace:

@@ -28,13 +28,13 @@ from scorer.errors import RowError, UsageError
 from scorer.labels import LabelSet
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
-from scorer.shapes import BatchShape, Packer
+from scorer.shapes import Batch, BatchShape, Packer
 from scorer.templates import default_question_template
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
     from scorer.model import DeviceName, DtypeName
-    from scorer.reader import Reader, ReductionName
+    from scorer.reader import InFlight, Reader, ReductionName
     from scorer.reduction import Reduced
     from scorer.rows import Score
 
@@ -216,6 +216,7 @@ class Scorer:
         )
         slots: deque[_Slot] = deque()  # in the records' order
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
+        flight: InFlight | None = None
         key = 0
         for item in self.prepare(parsed(records)):
             slot = _slot(item)
@@ -227,19 +228,25 @@ class Scorer:
                     key += 1
                 self._close(slot)
             while packer.full:
-                self._run(packer, places)
+                flight = self._turn(flight, packer.pop(), places)
             yield from _finished(slots)
-        while len(packer):
-            self._run(packer, places)
+        while len(packer) or flight is not None:
+            flight = self._turn(flight, packer.pop() if len(packer) else None, places)
             yield from _finished(slots)
 
-    def _run(self, packer: Packer, places: dict[int, tuple[_Slot, int]]) -> None:
-        batch = packer.pop()
-        for key, reduced in zip(batch.keys, self.reader.read(batch), strict=True):
+    def _turn(
+        self, flight: InFlight | None, batch: Batch | None, places: dict[int, tuple[_Slot, int]]
+    ) -> InFlight | None:
+        """Collect one batch, launch the next, and make the rows of the first meanwhile."""
+        reader = self.reader
+        results = [] if flight is None else reader.collect(flight)
+        launched = None if batch is None else reader.launch(batch)
+        for key, reduced in zip(() if flight is None else flight.batch.keys, results, strict=True):
             slot, place = places.pop(key)
             slot.results[place] = reduced
             slot.missing -= 1
             self._close(slot)
+        return launched
 
     def _close(self, slot: _Slot) -> None:
         """Make the row when the last of the record's reads has come back."""

@@ -145,7 +145,7 @@ def test_bfloat16_on_cuda_is_no_further_from_float32_than_transformers(
     ours = np.empty(targets.shape)
     while len(packer):
         batch = packer.pop()
-        for key, reduced in zip(batch.keys, reader.read(batch), strict=True):
+        for key, reduced in zip(batch.keys, reader.collect(reader.launch(batch)), strict=True):
             ours[key] = reduced.target_logprob
     del reader
 
