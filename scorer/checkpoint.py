@@ -71,20 +71,32 @@ def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    import httpx
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOAD))
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=_DOWNLOAD,
+                # Said here as well: of a commit it would ask the network for a list of files.
+                local_files_only=constants.HF_HUB_OFFLINE,
+            )
+        )
     except LocalEntryNotFoundError as error:
         raise ModelError(
             f"--model {name}: not complete in the local cache and the hub can't be reached "
             f"(HF_HUB_OFFLINE={os.environ.get('HF_HUB_OFFLINE', 'unset')}); download it once with "
             f"`hf download {name}` or give a folder"
         ) from error
-    except (HfHubHTTPError, ValueError, OSError) as error:
+    except (httpx.HTTPError, ValueError, OSError) as error:
         at = "" if revision is None else f" at revision {revision}"
-        raise ModelError(f"--model {name}{at}: the hub refused it: {error}") from error
+        raise ModelError(
+            f"--model {name}{at}: can't be had from the hub: {error}; give a folder, or see that "
+            "the name is right and the network is up"
+        ) from error
 
 
 def _read_config(path: Path) -> dict[str, Any]:
