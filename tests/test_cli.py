@@ -126,7 +126,7 @@ def test_exit_codes(
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(Reader, "read", fail)
+    monkeypatch.setattr(Reader, "launch", fail)
     done = bench.score("-q", "-o", bench.folder / "out.jsonl")
 
     refused(done, str(error) or "interrupted", code)
@@ -137,7 +137,7 @@ def test_a_bug_is_not_hidden(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Reader, "read", fail)
+    monkeypatch.setattr(Reader, "launch", fail)
     with pytest.raises(ZeroDivisionError):
         bench.score("-q")
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import re
+import resource
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
-from scorer.reader import Reader
+from scorer.job import Job
+from scorer.progress import Reporter
+from scorer.reader import InFlight, Reader
+from scorer.reduction import Reduced, RowRequests
+from scorer.rows import RowDigest, encode_score
+from scorer.scoring import Scorer
+from scorer.shapes import Batch, BatchShape
+from scorer.source import Source
+from scorer.summary import Summary
+from scorer.tables import join_requests
 from tests.commands import (
     RECORDS,
     Bench,
@@ -38,7 +50,7 @@ def test_rows_and_manifest_are_equal_between_equal_runs(bench: Bench) -> None:
     ]
     timings = [manifest.pop("timings") for manifest in manifests]
     assert manifests[0] == manifests[1]
-    assert timings[0].keys() == {"load_seconds", "score_seconds", "forward_seconds", "selftest"}
+    assert timings[0].keys() == {"load_seconds", "score_seconds", "selftest"}
     assert timings[1]["selftest"] == "remembered"
     assert sorted(path.name for path in bench.folder.iterdir()) == [
         "a.jsonl",
@@ -272,15 +284,15 @@ def test_what_was_scored_before_an_interruption_is_whole_lines(
     )
     out = bench.folder / "out.jsonl"
     whole = run("score", many, "-m", bench.model, "--device", "cpu")
-    read = Reader.read
-    left = iter(range(3))
+    launch = Reader.launch
+    left = iter(range(4))
 
-    def three_times(self: Reader, batch: Any) -> Any:
+    def four_times(self: Reader, batch: Batch) -> InFlight:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return read(self, batch)
+        return launch(self, batch)
 
-    monkeypatch.setattr(Reader, "read", three_times)
+    monkeypatch.setattr(Reader, "launch", four_times)
     done = run("score", many, "-m", bench.model, "--device", "cpu", "-q", "-o", out)
 
     refused(done, "interrupted", 130)
@@ -308,5 +320,89 @@ def test_a_dry_run_counts_and_writes_nothing(bench: Bench) -> None:
     assert "reads           6 of " in done.err
     assert sorted(bench.folder.iterdir()) == before
     told = json.loads(real.err)
-    for key in ("records", "scored", "errors", "prompt_tokens", "longest_prompt", "warned"):
+    for key in ("records", "scored", "errors", "prompt_tokens", "longest_prompt"):
         assert summary[key] == told[key], key
+
+
+# -- resources
+
+
+def test_a_full_disk_is_one_line(bench: Bench) -> None:
+    """A limit on the size of files stands in for the disk; the system refuses in the same way."""
+    many = write_lines(
+        bench.folder / "many.jsonl",
+        [{"id": n, "prompt": "x", "logprobs": 20} for n in range(20)],
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        done = run("score", many, "-m", bench.model, "--device", "cpu", "-q", "-o", f"{many}.out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    refused(done, f"{many}.out: can't be written: File too large; make room, or write elsewhere")
+
+
+class InstantReader:
+    """Stands for a reader: answers at once, keeps nothing."""
+
+    def __init__(self) -> None:
+        self.shape = BatchShape(512, 32)
+        self.alone = False
+        self.max_device_k = None
+
+    def launch(self, batch: Batch) -> InFlight:
+        return InFlight(batch, join_requests([read.requests for read in batch.reads]))
+
+    def collect(self, flight: InFlight) -> list[Reduced]:
+        return [answered(read.requests) for read in flight.batch.reads]
+
+
+def answered(requests: RowRequests) -> Reduced:
+    """Half a nat for every target, nothing else was asked."""
+    rows, targets = len(requests.top_k), len(requests.target_ids)
+    return Reduced(
+        nonfinite=np.zeros(rows, dtype=np.bool_),
+        log_sum=np.zeros(rows),
+        chosen_id=np.zeros(rows, dtype=np.int32),
+        chosen_logprob=np.full(rows, -0.5),
+        target_logprob=np.linspace(-0.5, -1.5, targets),
+        target_rank=np.ones(targets, dtype=np.int32),
+        top_id=np.zeros(0, dtype=np.int32),
+        top_logprob=np.zeros(0),
+        top_offsets=np.zeros(rows + 1, dtype=np.int32),
+    )
+
+
+def test_memory_does_not_grow_with_the_file(bench: Bench) -> None:
+    """No object stays for each record, whatever the records say: ids, texts, errors all differ.
+
+    The 8 bytes of each id lie in one array; the tests of the source measure it.
+    """
+    few, many = 2_000, 8_000
+    path = bench.folder / "many.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(many):
+            options = [f"first {n}", f"second {n}"]
+            record = {"id": f"record {n}", "options": options, f"key {n}": n}
+            record |= {"question" if n % 3 else "prompt": f"Which, number {n}?"}
+            record |= {"label": options[n % 2]} if n % 7 else {"label": f"none {n}"}
+            file.write(json.dumps(record) + "\n")
+    scorer = Scorer(bench.model)
+    scorer.__dict__["reader"] = InstantReader()
+    job = Job(Source(path), None, None, None, replace=False, reporter=Reporter(quiet=True))
+    digest, summary = RowDigest(), Summary()
+    objects = {}
+
+    with job.source:
+        job.check()
+        for row in scorer.score(job.source.records()):
+            digest.update(encode_score(row))
+            summary.add(row)
+            if digest.rows in (few, many):
+                gc.collect()
+                objects[digest.rows] = sys.getallocatedblocks()
+
+    assert summary.records == many
+    assert summary.errors.total() == -(-many // 7)
+    assert objects[many] - objects[few] < (many - few) // 20
