@@ -10,11 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH = 460
-_LEFT = 44
-_RIGHT = 8
-_TOP = 22
-_PLOT = 170
+_WIDTH = 340
+_WIDE = 720
+_LEFT = 42
+_RIGHT = 6
+_TOP = 26
+_PLOT = 150
+_MANY = 10
+"""Bars up to which a chart has a third of the page; more have its whole width."""
+_LEAST_SLOT = 22
+"""Width of a bar with its gap, below which values are left to the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +52,23 @@ def bars(
     top: float | None = None,
     reference: Reference | None = None,
     percent: bool = True,
+    compact: bool = False,
 ) -> str:
     """Return an SVG of vertical bars from 0 to ``top`` (None: what the bars need).
 
-    percent: heights are fractions and the axis is in percent; else they are counts.
+    percent: heights are fractions and the axis is in percent; else they are counts. More than
+    _MANY bars make a wide chart, unless ``compact``.
     """
     highest = top if top is not None else _nice(_tallest(items, reference))
+    if percent:
+        highest = min(highest, 1.0)
+    width = _WIDE if len(items) > _MANY and not compact else _WIDTH
     notes = any(item.note for item in items)
     height = _TOP + _PLOT + (38 if notes else 24)
     parts = [
         (
-            f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" '
+            f'<svg class="{"chart wide" if width == _WIDE else "chart"}" role="img" '
+            f'viewBox="0 0 {width} {height}" '
             f'aria-label="{escape(_in_words(title, items, reference, percent=percent))}">'
         )
     ]
@@ -65,18 +76,18 @@ def bars(
         value = highest * step / 4
         y = _y(value, highest)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">'
             f"{_tick(value, percent=percent)}</text>"
         )
-    slot = (_WIDTH - _LEFT - _RIGHT) / len(items)
+    slot = (width - _LEFT - _RIGHT) / len(items)
     for place, item in enumerate(items):
         parts.append(_bar(item, _LEFT + slot * (place + 0.5), slot, highest))
     if reference is not None:
         y = _y(reference.value, highest)
         parts.append(
-            f'<line class="reference" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" '
-            f'y2="{y:.1f}"/><text class="tick" x="{_WIDTH - _RIGHT}" y="12" '
+            f'<line class="reference" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" '
+            f'y2="{y:.1f}"/><text class="tick" x="{width - _RIGHT}" y="12" '
             f'text-anchor="end">┄ {escape(reference.name)}</text>'
         )
     return "".join([*parts, "</svg>"])
@@ -102,10 +113,11 @@ def _bar(item: Bar, centre: float, slot: float, highest: float) -> str:
         )
         return "".join(parts)
     y = _y(item.value, highest)
-    parts.append(
-        f'<rect class="bar" x="{centre - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" '
-        f'height="{max(base - y, 0.75):.1f}" rx="2"/>'
-    )
+    if item.value > 0:
+        parts.append(
+            f'<rect class="bar" x="{centre - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" '
+            f'height="{max(base - y, 0.75):.1f}" rx="2"/>'
+        )
     above = y
     if item.low is not None and item.high is not None:
         above, below = _y(item.high, highest), _y(item.low, highest)
@@ -115,10 +127,11 @@ def _bar(item: Bar, centre: float, slot: float, highest: float) -> str:
             f"M{centre - cap:.1f} {above:.1f}h{2 * cap:.1f}"
             f'M{centre - cap:.1f} {below:.1f}h{2 * cap:.1f}"/>'
         )
-    parts.append(
-        f'<text class="value" x="{centre:.1f}" y="{above - 5:.1f}" text-anchor="middle">'
-        f"{escape(item.text)}</text>"
-    )
+    if slot >= _LEAST_SLOT:
+        parts.append(
+            f'<text class="value" x="{centre:.1f}" y="{above - 5:.1f}" text-anchor="middle">'
+            f"{escape(item.text)}</text>"
+        )
     return "".join(parts)
 
 

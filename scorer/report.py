@@ -39,7 +39,9 @@ def figure(metric: Metric, unit: str) -> str:
 def number(value: float, unit: str) -> str:
     """Return a number with its unit: a rate in percent, else up to three decimals."""
     if unit == "rate":
-        return f"{value:.1%}".replace("%", " %")
+        # One of a million must not read as none.
+        small = 0 < abs(value) < 0.0005
+        return f"{value * 100:.2g} %" if small else f"{value * 100:.1f} %"
     if value == 0:
         text = "0"
     elif abs(value) < 1e-300:
@@ -63,7 +65,7 @@ def bounds(metric: Metric, unit: str) -> str:
 def asked(findings: Findings) -> str:
     """Return how much was asked, in words."""
     measures = findings.measures
-    kinds = " and ".join(f"{n:,} of {k}" for k, n in sorted(measures.options.items()))
+    kinds = ", ".join(f"{n:,} with {k}" for k, n in sorted(measures.options.items()))
     return (
         f"{measures.questions:,} questions ({kinds} options), {measures.readings:,} readings, "
         f"{measures.with_gold:,} questions with a gold answer"

@@ -114,8 +114,8 @@ def page(findings: Findings) -> str:
         sentences=list(_sentences(findings)),
         tiles=list(_tiles(measures.metrics)),
         lines=[_line(name, metric) for name, metric in measures.metrics.items()],
-        picks=[_picks(findings, k) for k in sorted(measures.options)],
-        recalls=[_recalls(findings, k) for k in sorted(measures.options)],
+        picks=[(k, _picks(findings, k)) for k in sorted(measures.options)],
+        recalls=[(k, _recalls(findings, k)) for k in sorted(measures.options)],
         has_gold=measures.with_gold > 0,
         margins=_margins(findings),
         masses=_masses(findings),
@@ -190,16 +190,19 @@ def _line(name: str, metric: Metric) -> _Line:
     )
 
 
-def _rate_bar(name: str, rate: Metric, note: str = "") -> Bar:
+def _rate_bar(name: str, rate: Metric, among: int, note: str = "") -> Bar:
+    """Return a rate as one of ``among`` bars: the more, the shorter its text."""
     low = None if rate.low is UNSET else rate.low
     high = None if rate.high is UNSET else rate.high
     text = "" if rate.value is None else number(rate.value, "rate")
+    if among > 5 and rate.value is not None:
+        text = f"{rate.value * 100:.0f}"
     return Bar(printable(name), rate.value, low, high, text, note)
 
 
 def _picks(findings: Findings, k: int) -> str:
     rates = [own for own in findings.measures.pick_rates if own.options == k]
-    items = [_rate_bar(findings.comparison.label(k, own.position), own.rate) for own in rates]
+    items = [_rate_bar(findings.comparison.label(k, own.position), own.rate, k) for own in rates]
     even = Reference(1 / k, f"even, {number(1 / k, 'rate')}")
     return bars(f"Picks by position, {k} options", items, reference=even)
 
@@ -207,20 +210,19 @@ def _picks(findings: Findings, k: int) -> str:
 def _recalls(findings: Findings, k: int) -> str:
     rates = [own for own in findings.measures.recalls if own.options == k]
     items = [
-        _rate_bar(findings.comparison.label(k, own.position), own.rate, f"n {own.rate.n:,}")
+        _rate_bar(findings.comparison.label(k, own.position), own.rate, k, f"n {own.rate.n:,}")
         for own in rates
     ]
     return bars(f"Recall by gold position, {k} options", items, top=1.0)
 
 
 def _margins(findings: Findings) -> str:
-    items = []
-    for bucket in findings.measures.margins:
-        upper = f"–{bucket.high:g}" if bucket.high is not None else "+"
-        items.append(
-            _rate_bar(f"{bucket.low:g}{upper}", bucket.flip_rate, f"n {bucket.flip_rate.n:,}")
-        )
-    return bars("Disagreement of another order, by margin in nats", items)
+    buckets = findings.measures.margins
+    items = [
+        _rate_bar(f"{own.low:g}", own.flip_rate, len(buckets), f"{own.flip_rate.n:,}")
+        for own in buckets
+    ]
+    return bars("Disagreement of another order in percent, by margin from … nats", items, top=1.0)
 
 
 def _masses(findings: Findings) -> str:
@@ -235,7 +237,7 @@ def _masses(findings: Findings) -> str:
         )
         for place, count in enumerate(counts)
     ]
-    return bars("Readings by label mass in percent", items, percent=False)
+    return bars("Readings by label mass in percent", items, percent=False, compact=True)
 
 
 def _priors(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -247,10 +249,8 @@ def _priors(findings: Findings) -> Iterator[tuple[str, str]]:
         ]
         even = Reference(1 / k, f"even, {number(1 / k, 'rate')}")
         chart = bars(f"PriDe's prior of the labels, {k} options", items, reference=even)
-        yield (
-            chart,
-            f"{k} options: estimated on {prior.estimated_on:,}, applied to {prior.applied_to:,}",
-        )
+        of = f"{prior.estimated_on:,} questions, applied to {prior.applied_to:,}"
+        yield chart, f"{k} options: estimated on {of}"
 
 
 def _heat(findings: Findings, k: int) -> _Heat:
