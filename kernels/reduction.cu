@@ -108,8 +108,10 @@ __device__ EntryResult* entry_results(RowResult* results, const Plan* plan) {
 }
 
 struct RowState {
-    float threshold;
-    int candidates;  // that wanted in, also when there was no room
+    float threshold;  // at least the k best ids reach it
+    float best;       // the largest logit of a real id
+    int candidates;   // how many reached it, also when there was no room
+    int unused;
 };
 
 // --- values --------------------------------------------------------------------------------------
@@ -186,6 +188,10 @@ __device__ __forceinline__ float next_up(float x) {
     return __uint_as_float(bits == 0 ? 1 : bits >> 31 ? bits - 1 : bits + 1);
 }
 
+#ifndef SCORER_DOUBLE_STEPS
+#define SCORER_DOUBLE_STEPS 6
+#endif
+
 // e^-(largest - x) in units of 2^-63, as scorer/reduction.py defines it.
 __device__ __forceinline__ u64 term(double largest, float x) {
     double d = __dsub_rn(largest, static_cast<double>(x));
@@ -195,13 +201,20 @@ __device__ __forceinline__ u64 term(double largest, float x) {
     const double y = __dadd_rn(__dmul_rn(d, SCORER_LOG2E), SCORER_FIXED_POINT);
     const u32 f = __double2loint(y);
     const u32 n = __double2hiint(y) & 63;
-    u32 t = SCORER_C7;
-    t = SCORER_C6 - __umulhi(f, t);
-    t = SCORER_C5 - __umulhi(f, t);
-    t = SCORER_C4 - __umulhi(f, t);
-    t = SCORER_C3 - __umulhi(f, t);
-    t = SCORER_C2 - __umulhi(f, t);
-    t = SCORER_C1 - (__umulhi(f, t) >> 2);
+    constexpr u32 C[8] = {0, SCORER_C1, SCORER_C2, SCORER_C3, SCORER_C4, SCORER_C5, SCORER_C6, SCORER_C7};
+    constexpr int D = SCORER_DOUBLE_STEPS;
+    u32 t = C[7];
+    if constexpr (D > 0) {
+        const double fraction = __dsub_rn(
+            __hiloint2double(__double2hiint(SCORER_FIXED_POINT), f), SCORER_FIXED_POINT);
+        double td = C[7];
+#pragma unroll
+        for (int i = 6; i > 7 - D; --i) td = __dsub_rn(0x1p52 + C[i], __fma_rd(fraction, td, 0x1p52));
+        t = C[7 - D] - static_cast<u32>(__double2loint(__fma_rd(fraction, td, D == 6 ? 0x1p54 : 0x1p52)));
+    }
+#pragma unroll
+    for (int i = 6 - D; i >= 2; --i) t = C[i] - __umulhi(f, t);
+    if constexpr (D < 6) t = C[1] - (__umulhi(f, t) >> 2);
     return ((1ull << 63) - (static_cast<u64>(f) * t >> 1)) >> n;
 }
 
@@ -234,31 +247,36 @@ __device__ __forceinline__ Row find_row(const Logit* logits, int row, int vocabu
     return found;
 }
 
-// Call vector(x[VECTOR], first id) and single(x, id) so that, over all chunks, each real id of
-// the row is seen once. To be called by all `Threads` of a block.
+// Call vector(x[VECTOR], first id, u) and single(x, id) so that, over all chunks, each real id of
+// the row is seen once; u < Unroll is known to the compiler. To be called by all `Threads`.
 template <int Threads, int Unroll, typename Vector, typename Single>
 __device__ __forceinline__ void visit(const Row& row, int chunk, int chunks, Vector vector,
                                       Single single) {
-    const Logit* body = row.logits + row.head;
     const int share = (row.vectors + chunks - 1) / chunks;
     const int end = min(share * (chunk + 1), row.vectors);
     int i = share * chunk + threadIdx.x;
+    int id = row.head + i * VECTOR;
+    const Logit* next = row.logits + id;
     for (; i + (Unroll - 1) * Threads < end; i += Unroll * Threads) {
         float x[Unroll][VECTOR];
 #pragma unroll
-        for (int u = 0; u < Unroll; ++u) load_vector(body + (i + u * Threads) * VECTOR, x[u]);
+        for (int u = 0; u < Unroll; ++u) load_vector(next + u * Threads * VECTOR, x[u]);
 #pragma unroll
-        for (int u = 0; u < Unroll; ++u) vector(x[u], row.head + (i + u * Threads) * VECTOR);
+        for (int u = 0; u < Unroll; ++u) vector(x[u], id + u * Threads * VECTOR, u);
+        id += Unroll * Threads * VECTOR;
+        next += Unroll * Threads * VECTOR;
     }
     for (; i < end; i += Threads) {
         float x[VECTOR];
-        load_vector(body + i * VECTOR, x);
-        vector(x, row.head + i * VECTOR);
+        load_vector(next, x);
+        vector(x, id, 0);
+        id += Threads * VECTOR;
+        next += Threads * VECTOR;
     }
     if (chunk == 0 && threadIdx.x < row.head + row.rest) {
         const int t = threadIdx.x;
-        const int id = t < row.head ? t : t + row.vectors * VECTOR;
-        single(widen(row.logits[id]), id);
+        const int edge = t < row.head ? t : t + row.vectors * VECTOR;
+        single(widen(row.logits[edge]), edge);
     }
 }
 
@@ -339,6 +357,7 @@ __device__ void take_maxima(const Row& row, int chunk, int chunks, const int* id
     float value[Targets + 1], above[Targets + 1];  // + 1: an array can't be empty
     float seen[Targets + 1];  // counts, exact below 2^24
     int last_before[Targets + 1];  // a vector that starts here or earlier lies before the target
+    float lowest = key_value(KEY_INFINITY);
 #pragma unroll
     for (int t = 0; t < Targets; ++t) {
         const bool real = t < count;
@@ -347,12 +366,17 @@ __device__ void take_maxima(const Row& row, int chunk, int chunks, const int* id
         above[t] = real ? next_up(value[t]) : __uint_as_float(NAN_BITS);
         last_before[t] = id - VECTOR;
         seen[t] = 0.0f;
+        lowest = fminf(lowest, value[t]);  // of a number and NaN: the number
     }
-    visit<THREADS, 16 / VECTOR>(
+    visit<THREADS, 4>(
         row, chunk, chunks,
-        [&](const float(&x)[VECTOR], int id) {
+        [&](const float(&x)[VECTOR], int id, int u) {
+            float largest = x[0];
 #pragma unroll
-            for (int i = 0; i < VECTOR; ++i) best[i % 4] = max_nan(best[i % 4], x[i]);
+            for (int i = 1; i < VECTOR; ++i) largest = max_nan(largest, x[i]);
+            best[u] = max_nan(best[u], largest);
+            // Labels are mostly near the top, so that most vectors hold nothing before them.
+            if (Targets == 0 || !(largest >= lowest)) return;
 #pragma unroll
             for (int t = 0; t < Targets; ++t) {
                 const float bar = id <= last_before[t] ? value[t] : above[t];
@@ -385,7 +409,7 @@ __device__ void take_maxima(const Row& row, int chunk, int chunks, const int* id
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 row_maxima(const Logit* __restrict__ logits, const Plan* __restrict__ plan, u32* cells,
            u32* padding, int* before, int vocabulary, int ids, int chunks) {
     __shared__ u32 shared[THREADS / WARP * DIRECT];
@@ -502,6 +526,7 @@ row_thresholds(const Logit* __restrict__ logits, const Plan* __restrict__ plan,
     }
     if (threadIdx.x == 0) {
         states[index].threshold = key_value(low);
+        states[index].best = key_value(best);
         states[index].candidates = 0;
         RowResult result;
         result.sum_hi = 0;
@@ -581,7 +606,7 @@ row_terms(const Logit* __restrict__ logits, const Plan* __restrict__ plan, RowSt
     Sum sum = {0, 0, 0};
     visit<THREADS, 8 / VECTOR>(
         row, chunk, chunks,
-        [&](const float(&x)[VECTOR], int id) {
+        [&](const float(&x)[VECTOR], int id, int) {
             bool any = false;
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) any |= x[i] >= threshold;
@@ -662,7 +687,7 @@ many_ranks(const Logit* __restrict__ logits, const Plan* __restrict__ plan, RowR
         };
         visit<WIDE, 2>(
             row, work % slices, slices,
-            [&](const float(&x)[VECTOR], int id) {
+            [&](const float(&x)[VECTOR], int id, int) {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) place(x[i], id + i);
             },
@@ -695,9 +720,9 @@ many_ranks(const Logit* __restrict__ logits, const Plan* __restrict__ plan, RowR
 // --- row_outputs ---------------------------------------------------------------------------------
 
 // Put the k best composites of the row in `values`, in any order. Digit by digit from the top:
-// the count of each digit among those that agree with the prefix so far. values: 2 * 2048 words
-// or more, also the counters' place.
-__device__ void select_best(const Row& row, int k, u64* values, u32* shared) {
+// the count of each digit among those that agree with the prefix so far. low, high: keys between
+// which the k best are. values: 2 * 2048 words or more, also the counters' place.
+__device__ void select_best(const Row& row, int k, u32 low, u32 high, u64* values, u32* shared) {
     __shared__ u32 found_bin, found_above, found_count;
     __shared__ int collected;
     constexpr int DIGITS = 5;
@@ -712,6 +737,10 @@ __device__ void select_best(const Row& row, int k, u64* values, u32* shared) {
         const int bins = 1 << width[digit];
         const int top = shift;
         shift -= width[digit];
+        if (shift >= ID_BITS && low >> (shift - ID_BITS) == high >> (shift - ID_BITS)) {
+            prefix = high >> (shift - ID_BITS);  // all alike
+            continue;
+        }
         __syncthreads();
         for (int i = threadIdx.x; i < MINE * WIDE; i += WIDE) counts[i] = 0;
         __syncthreads();
@@ -723,7 +752,7 @@ __device__ void select_best(const Row& row, int k, u64* values, u32* shared) {
         };
         visit<WIDE, 4>(
             row, 0, 1,
-            [&](const float(&x)[VECTOR], int id) {
+            [&](const float(&x)[VECTOR], int id, int) {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) count(x[i], id + i);
             },
@@ -761,7 +790,7 @@ __device__ void select_best(const Row& row, int k, u64* values, u32* shared) {
     };
     visit<WIDE, 4>(
         row, 0, 1,
-        [&](const float(&x)[VECTOR], int id) {
+        [&](const float(&x)[VECTOR], int id, int) {
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) collect(x[i], id + i);
         },
@@ -794,7 +823,9 @@ row_outputs(const Logit* __restrict__ logits, const Plan* __restrict__ plan,
         }
     } else {
         count = max(own.k, 1);
-        select_best(find_row(logits, index, vocabulary, ids), count, values, shared);
+        select_best(find_row(logits, index, vocabulary, ids), count,
+                    order_key(states[index].threshold), order_key(states[index].best), values,
+                    shared);
     }
     const int size = power_of_two_from(count);
     for (int i = count + threadIdx.x; i < size; i += WIDE) values[i] = 0;

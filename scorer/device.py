@@ -149,7 +149,7 @@ class DeviceReducer:
         self._cells = self._buffer(max_rows * _CELLS, torch.int32)
         self._padding = self._buffer(most_chunks, torch.int32)
         self._before = self._buffer(most_chunks * DIRECT, torch.int32)
-        self._states = self._buffer(max_rows * 2, torch.int32)
+        self._states = self._buffer(max_rows * 4, torch.int32)
         self._candidates = self._buffer(max_rows * 320, torch.int64)
         words = HEADER_WORDS + 4 * (max_rows + 1) + 16 * max_rows
         self._plan_words = self._buffer(words, torch.int32)
@@ -313,7 +313,7 @@ class DeviceReducer:
 def default_chunks(rows: int, multiprocessors: int) -> int:
     """How many blocks share a row: enough to fill the device, not so many that each idles."""
     chunks = 4
-    while chunks < _MAX_CHUNKS and rows * chunks < 16 * multiprocessors:
+    while chunks < _MAX_CHUNKS and rows * chunks < 3 * multiprocessors:
         chunks *= 2
     return chunks
 
@@ -321,8 +321,6 @@ def default_chunks(rows: int, multiprocessors: int) -> int:
 @functools.cache
 def _compile(device_index: int, dtype: torch.dtype) -> Mapping[str, Any]:
     """The kernels for logits of ``dtype``, loaded on a device. Raises DeviceError."""
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("the kernels must run once before they are captured in a graph")
     try:
         import cupy
     except ImportError as error:
@@ -330,6 +328,8 @@ def _compile(device_index: int, dtype: torch.dtype) -> Mapping[str, Any]:
             f"the reduction on the GPU needs CuPy ({error}): install scorer[cuda13] or "
             f"scorer[cuda12], or {_REMEDY}"
         ) from error
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("the kernels must run once before they are captured in a graph")
     device = torch.device("cuda", device_index)
     code = full_source("reduction", dtype)
     try:
@@ -342,13 +342,22 @@ def _compile(device_index: int, dtype: torch.dtype) -> Mapping[str, Any]:
         ) from error
 
 
+class _Stream:
+    """torch's current stream of a device, as CuPy wants to be told of it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pointer = torch.cuda.current_stream(device).cuda_stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._pointer)  # the protocol's version first
+
+
 @contextmanager
 def _launching(device: torch.device) -> Iterator[None]:
     """Make CuPy work on the device and on torch's current stream of it."""
     import cupy
 
-    stream = torch.cuda.current_stream(device).cuda_stream
-    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
+    with cupy.cuda.Device(device.index), cupy.cuda.Stream.from_external(_Stream(device)):
         yield
 
 

@@ -38,31 +38,39 @@ def graph_time(calls: Sequence[Callable[[], object]], replays: int = 15) -> floa
     with torch.cuda.graph(graph):
         for call in calls:
             call()
+    return elapsed(graph.replay, replays) / len(calls)
+
+
+def elapsed(work: Callable[[], object], repeats: int = 15) -> float:
+    """Microseconds on the device, the median."""
     times: list[float] = []
-    for _ in range(replays + 3):
+    for _ in range(repeats + 3):
         start, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
         start.record()
-        graph.replay()
+        work()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return sorted(times[3:])[replays // 2] * 1000 / len(calls)
+    return sorted(times[3:])[repeats // 2] * 1000
 
 
 def copy_bandwidth() -> float:
     """GB/s of a large device-to-device copy, bytes read and bytes written counted."""
     source = torch.empty(4 << 30, dtype=torch.uint8, device=CUDA).fill_(1)
     target = torch.empty_like(source)
-    return 2 * source.numel() / graph_time([lambda: target.copy_(source)]) / 1000
+    return 2 * source.numel() / elapsed(lambda: target.copy_(source)) / 1000
 
 
-def make_requests(rows: int, targets: int, top: int, seed: int = 0) -> RowRequests:
-    ids = torch.randint(IDS, (rows, targets), generator=torch.Generator().manual_seed(seed))
+def make_requests(rows: int, kind: str, top: int) -> RowRequests:
+    """TARGETS anywhere, but for labels: the first ids."""
+    if kind == "labels":
+        return RowRequests.of([list(range(TARGETS))] * rows, [top] * rows)
+    ids = torch.randint(IDS, (rows, TARGETS), generator=torch.Generator().manual_seed(0))
     return RowRequests.of(ids.tolist(), [top] * rows)
 
 
 def make_logits(rows: int, dtype: torch.dtype, kind: str, copies: int) -> list[torch.Tensor]:
-    """normal: scale 4, targets anywhere; equal: one value; steps: of a quarter, ties everywhere."""
+    """normal: of scale 4; labels: the first ids far above; equal: one value; steps: quarters."""
     sets = []
     for _ in range(copies):
         logits = torch.empty(rows, VOCABULARY, dtype=dtype, device=CUDA)
@@ -73,6 +81,8 @@ def make_logits(rows: int, dtype: torch.dtype, kind: str, copies: int) -> list[t
                 part = logits[start : start + 1024].normal_(0, 4)
                 if kind == "steps":
                     part.mul_(4).round_().div_(4)
+                if kind == "labels":
+                    part[:, :TARGETS] += 20
         sets.append(logits)
     return sets
 
@@ -118,11 +128,11 @@ def row_of_table(
     size = rows * VOCABULARY * dtype.itemsize
     sets = make_logits(rows, dtype, kind, min(64, max(1, -(-WORKING_SET // size))))
     reducer = DeviceReducer(CUDA, max_rows=rows, vocab_size=VOCABULARY, n_ids=IDS, chunks=chunks)
-    requests = make_requests(rows, TARGETS, 0)
+    requests = make_requests(rows, kind, 0)
     reducer.reduce(sets[0], requests)
     enqueue = [lambda x=x: reducer.enqueue(x) for x in sets]
     targets_only = graph_time(enqueue)
-    requests = make_requests(rows, TARGETS, TOP)
+    requests = make_requests(rows, kind, TOP)
     reducer.reduce(sets[0], requests)
     ours = graph_time(enqueue)
     rate = 2 * size / ours / 1000
@@ -143,7 +153,7 @@ def kernel_times(rows: int, dtype: torch.dtype) -> str:
     """Microseconds of each kernel, on its own."""
     [logits] = make_logits(rows, dtype, "normal", 1)
     reducer = DeviceReducer(CUDA, max_rows=rows, vocab_size=VOCABULARY, n_ids=IDS)
-    requests = make_requests(rows, TARGETS, TOP)
+    requests = make_requests(rows, "normal", TOP)
     reducer.reduce(logits, requests)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(5):
@@ -168,7 +178,7 @@ def main() -> None:
     for rows in ROWS:
         for dtype in (torch.float32, torch.bfloat16):
             print(row_of_table(rows, dtype, "normal", copy, chunks=None, lean=False), flush=True)
-    for kind in ("steps", "equal"):
+    for kind in ("labels", "steps", "equal"):
         for rows in (128, 8192):
             print(row_of_table(rows, torch.float32, kind, copy, chunks=None, lean=True), flush=True)
     if options.kernels:
