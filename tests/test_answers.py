@@ -75,7 +75,9 @@ def planned(
 def probabilities(*values: float) -> np.ndarray:
     """Logits of a distribution over the ten tokens; what is not named shares the rest."""
     rest = (1.0 - sum(values)) / (VOCABULARY - len(values))
-    return np.log(np.array([*values, *[rest] * (VOCABULARY - len(values))])).astype(np.float32)
+    shares = np.array([*values, *[rest] * (VOCABULARY - len(values))])
+    logits: np.ndarray = np.log(shares).astype(np.float32)
+    return logits
 
 
 def results_of(item: Plan, rows: list[list[np.ndarray]]) -> list[Reduced]:
@@ -263,7 +265,7 @@ def test_probability_zero_fails_the_row_that_names_it(item: Plan, what: str) -> 
 
 def test_a_row_that_could_not_be_held_is_refused() -> None:
     tokens = [0] * 1001
-    assert planned(prepared(tokens), prompt_logprobs=MAX_ENTRIES // 1001)
+    assert len(planned(prepared(tokens), prompt_logprobs=MAX_ENTRIES // 1001).reads) == 1
     with pytest.raises(RowError, match="1001 prompt tokens") as raised:
         planned(prepared(tokens), prompt_logprobs=MAX_ENTRIES // 1001 + 1)
     assert raised.value.code == ErrorCode.LOGPROBS_LIMIT

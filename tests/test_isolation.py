@@ -218,7 +218,9 @@ def test_alone_is_close_and_repeats(
     few = records[:16]
     first = bits_of(setup.scorer(isolation="alone").score(few))
     assert bits_of(setup.scorer(isolation="alone").score(few[::-1])) == first
-    far = [abs(float.fromhex(first[key]) - float.fromhex(base[key])) for key in first]
+    shared = first.keys() & base.keys()  # which tokens are the likeliest may differ
+    assert len(shared) > len(first) // 2
+    far = [abs(float.fromhex(first[key]) - float.fromhex(base[key])) for key in shared]
     assert max(far) < (1e-3 if setup.dtype == "float32" else 1.0)
 
 
@@ -265,7 +267,8 @@ def test_a_plain_model_in_the_same_process_is_untouched(setup: Setup) -> None:
         model = model.to(setup.device).eval()
         ids = torch.arange(1, 40, device=setup.device)[None]
         with torch.inference_mode():
-            return model(ids).logits.float().cpu()
+            logits: torch.Tensor = model(ids).logits.float().cpu()
+        return logits
 
     before = plain()
     list(setup.scorer().score([{"prompt": "one two", "logprobs": 0}]))
