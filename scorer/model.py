@@ -118,15 +118,29 @@ class Qwen3:
     Owns the weights; changes nothing outside its own instance but for the registered attention.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Any, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.checkpoint = checkpoint
         self.device = device
         self.dtype = dtype
-        self._model = _load(checkpoint, device, dtype)
+        self._model = _moved(model, device, dtype)
         weight: torch.Tensor = self._model.lm_head.weight.detach()
         self.attention = "varlen_attn" if device.type == "cuda" else "sdpa by segment"
         # On CPU a bfloat16 product would round the logits to bfloat16; CUDA can keep float32.
         self._head = weight if device.type == "cuda" else weight.to(torch.float32)
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Qwen3:
+        """Load a checkpoint's weights. Raises ModelError, DeviceError."""
+        return cls(_load(checkpoint, dtype), checkpoint, device, dtype)
+
+    @classmethod
+    def random(
+        cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, seed: int
+    ) -> Qwen3:
+        """Draw weights for a checkpoint's config, on the device: for timing, without meaning."""
+        return cls(_draw(checkpoint, device, dtype, seed), checkpoint, device, dtype)
 
     @torch.inference_mode()
     def hidden_states(
@@ -203,7 +217,7 @@ def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) 
     return dtype
 
 
-def _load(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Any:
+def _load(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
     from transformers import AttentionInterface, Qwen3ForCausalLM
     from transformers.utils import logging
 
@@ -232,6 +246,25 @@ def _load(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> A
                 f"{checkpoint.path}: the weights don't fit config.json "
                 f"({problem.replace('_', ' ')}: {names}); fetch the checkpoint again"
             )
+    return model
+
+
+def _draw(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, seed: int) -> Any:
+    from transformers import AttentionInterface, Qwen3Config, Qwen3ForCausalLM
+
+    AttentionInterface.register(ATTENTION, _packed_attention)
+    config = Qwen3Config(**checkpoint.config)
+    torch.manual_seed(seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            return Qwen3ForCausalLM._from_config(config, attn_implementation=ATTENTION)
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
     try:
         return model.to(device).eval()
     except torch.OutOfMemoryError as error:

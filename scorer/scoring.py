@@ -152,7 +152,7 @@ class Scorer:
         )
         with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind loading
             weights = pool.submit(hash_files, self.checkpoint.weights)
-            model = Qwen3(self.checkpoint, device, dtype)
+            model = Qwen3.load(self.checkpoint, device, dtype)
             numerics = numerics_fields(
                 model,
                 shape,

@@ -102,7 +102,7 @@ def test_a_manifest_replaces_its_file_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def qwen(tiny_model: Path) -> Qwen3:
-    return Qwen3(find_checkpoint(str(tiny_model)), torch.device("cpu"), torch.float32)
+    return Qwen3.load(find_checkpoint(str(tiny_model)), torch.device("cpu"), torch.float32)
 
 
 def key(qwen: Qwen3, **changes: Any) -> str:

@@ -131,7 +131,7 @@ def test_bfloat16_on_cuda_is_no_further_from_float32_than_transformers(
     targets = rng.integers(0, vocabulary, size=(len(prompts), 64))
     shape = BatchShape(8192, 128)
     reader = Reader(
-        Qwen3(find_checkpoint(str(tmp_path)), torch.device("cuda", 0), torch.bfloat16),
+        Qwen3.load(find_checkpoint(str(tmp_path)), torch.device("cuda", 0), torch.bfloat16),
         shape,
         alone=False,
         n_ids=vocabulary,
