@@ -273,7 +273,7 @@ class Trainer:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train; save and evaluate every ``--save-every`` steps and at the end."""
+    """Train, save every ``--save-every`` steps and at the end, and evaluate what was saved."""
     began = time.monotonic()
     torch.manual_seed(options.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -304,10 +304,9 @@ def train(options: argparse.Namespace) -> None:
                 )
             if step % options.save_every == 0:
                 save(trainer.model, options.model, options.out)
-                evaluate(options.out, options.eval_examples // 4, brief=True)
     save(trainer.model, options.model, options.out)
     print(f"{step} steps, {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-    evaluate(options.out, options.eval_examples, brief=False)
+    evaluate(options.out, options.eval_examples)
 
 
 def main() -> None:
@@ -317,23 +316,23 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL_DIR, help="folder with the tokenizer")
     parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder for the weights")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--examples", type=int, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--examples", type=int, default=800_000)
+    parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--minutes", type=float, default=120.0, help="stop after this long")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--eager", action="store_true", help="GPU: launch kernels one by one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--log-every", type=int, default=200)
-    parser.add_argument("--save-every", type=int, default=3000)
-    parser.add_argument("--eval-examples", type=int, default=4000)
+    parser.add_argument("--save-every", type=int, default=1000)
+    parser.add_argument("--eval-examples", type=int, default=3000)
     options = parser.parse_args()
     if options.command == "tokenizer":
         train_tokenizer(options.out)
     elif options.command == "train":
         train(options)
     else:
-        evaluate(options.out, options.eval_examples, brief=False)
+        evaluate(options.out, options.eval_examples)
 
 
 if __name__ == "__main__":

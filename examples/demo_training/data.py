@@ -1,8 +1,8 @@
 """Training and evaluation material of the demonstration model: sentences, questions, splits.
 
 The polarity words are split by word form. A held-out *form* ("delightful") never occurs in
-training, while another word of its family ("delighted") does; of a held-out *family* no member
-occurs in training at all. A hash of the word decides which word goes where, so the split depends on
+training, while two or more words of its family and sign do ("delight", "delighted"); of a held-out
+*family* no member occurs in training at all. A hash of the word decides, so the split depends on
 the word list alone. Every polarity word that the hand-written tables use stays in training.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WORDS_DIR: Final = Path(__file__).parent / "words"
 
 HELD_OUT_FORMS: Final = 0.2  # share of the word forms (of families seen in training)
-HELD_OUT_FAMILIES: Final = 0.04  # share of the families
+HELD_OUT_FAMILIES: Final = 0.06  # share of the families
 
 _SUFFIXES: Final = re.compile(
     r"(?:fulness|fully|ful|lessness|lessly|less|ously|ousness|ous|iveness|ively|ive|ness|nesses"
@@ -101,11 +102,13 @@ def split_words(words: Sequence[PolarityWord]) -> dict[str, Split]:
             split[word.text] = "form"
         else:
             split[word.text] = "train"
-    trained = {family(word) for word, where in split.items() if where == "train"}
-    return {
-        word: "family" if where == "form" and family(word) not in trained else where
-        for word, where in split.items()
-    }
+    relatives = Counter(
+        (family(word.text), word.valence > 0) for word in words if split[word.text] == "train"
+    )
+    for word in words:
+        if split[word.text] == "form" and relatives[family(word.text), word.valence > 0] < 2:
+            split[word.text] = "train"
+    return split
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,11 @@ def majority(questions: Sequence[Question]) -> float:
     return Counter(q.gold for q in questions).most_common(1)[0][1] / len(questions)
 
 
-def evaluate(directory: Path, count: int, brief: bool) -> None:
-    """Print accuracies: held-out word forms, held-out families, words alone, the example file."""
+def evaluate(directory: Path, count: int) -> None:
+    """Print accuracies: held-out word forms, held-out families, words alone, the example file.
+
+    The weights are bfloat16 as stored, the arithmetic is float32.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -108,8 +111,6 @@ def evaluate(directory: Path, count: int, brief: bool) -> None:
             f"{questions[0].group:12s} n={len(questions):5d}  accuracy {np.mean(right):.3f}"
             f"  (majority position {majority(questions):.3f})  label mass {np.mean(mass):.3f}"
         )
-        if brief:
-            continue
         by: tuple[tuple[str, Callable[[Question], str]], ...] = (
             ("options", lambda q: str(q.n_options)),
             ("gold", lambda q: LETTERS[q.gold]),
