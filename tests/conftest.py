@@ -16,14 +16,24 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+def _qwen3_folder() -> Path:
+    named = os.environ.get("SCORER_QWEN3_TOKENIZER")
+    return Path(named) if named else REPO.parent / "shared" / "qwen3-tokenizer"
+
+
+def find_qwen3_tokenizer() -> Path | None:
+    """Return the folder of the real Qwen3 tokenizer where there is one."""
+    folder = _qwen3_folder()
+    return folder if (folder / "tokenizer.json").is_file() else None
+
+
 def qwen3_tokenizer_dir() -> Path:
     """Return the folder of the real Qwen3 tokenizer, or skip the calling test with the reason."""
-    named = os.environ.get("SCORER_QWEN3_TOKENIZER")
-    folder = Path(named) if named else REPO.parent / "shared" / "qwen3-tokenizer"
-    if not (folder / "tokenizer.json").is_file():
+    folder = find_qwen3_tokenizer()
+    if folder is None:
         pytest.skip(
-            f"no Qwen3 tokenizer at {folder}: set SCORER_QWEN3_TOKENIZER to a folder that holds "
-            "Qwen3's tokenizer.json and tokenizer_config.json"
+            f"no Qwen3 tokenizer at {_qwen3_folder()}: set SCORER_QWEN3_TOKENIZER to a folder that "
+            "holds Qwen3's tokenizer.json and tokenizer_config.json"
         )
     return folder
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from scorer.errors import IsolationError
 from scorer.rows import Score, decode_scores
 from scorer.scoring import Scorer
-from tests.conftest import DEMO_MODEL, qwen3_tokenizer_dir
+from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
 from tests.random_model import write_random_checkpoint
 
 WORDS = (
@@ -72,7 +72,9 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     device, dtype = request.param.split("-")
     folder = tmp_path_factory.mktemp("model")
     if device == "cuda":
-        write_random_checkpoint(folder, qwen3_tokenizer_dir(), shape="0.6B", vocab_size=151936)
+        # The real vocabulary's size; the real tokenizer where it is at hand.
+        tokenizer = find_qwen3_tokenizer() or DEMO_MODEL
+        write_random_checkpoint(folder, tokenizer, shape="0.6B", vocab_size=151936)
         return Setup(folder, device, dtype, tokens=2048, rows=64)
     write_random_checkpoint(folder, DEMO_MODEL, shape="tiny", vocab_size=4160)
     return Setup(folder, device, dtype, tokens=128, rows=8)
