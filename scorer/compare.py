@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -34,12 +34,8 @@ Repeats = Mapping[tuple[int, Order], tuple[float, ...]]
 """The second pass: log-probabilities by position, by a record's line and the ordering."""
 
 
-class Scores(Protocol):
-    """What asks the model: ``Scorer.score``."""
-
-    def __call__(self, records: Iterable[Record]) -> Iterator[Score]:
-        """Yield one score a record, in order."""
-        ...
+Scores = Callable[[Iterable[Record]], Iterator[Score]]
+"""What asks the model: ``Scorer.score``, one score a record, in order."""
 
 
 @dataclass(slots=True)

@@ -112,22 +112,27 @@ def encode_row(row: CompareRow) -> bytes:
 def decode_rows(path: Path) -> Iterator[CompareRow]:
     """The rows of a file, in order, checked and with all that is derived made anew.
 
-    Raises :class:`InputError`, naming the line.
+    Raises :class:`InputError`, naming the line; also for an id that is there twice.
     """
     name = str(path)
+    lines: dict[str, int] = {}
     with reading(name), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 row = _DECODER.decode(line)
-                yield row if row.error is not UNSET else completed(row, reading_of(row))
-            except (msgspec.DecodeError, ValueError) as error:
-                raise InputError(
-                    at_line(
-                        name, number, f"not a row of scorer compare: {error}; see docs/compare.md"
+                if row.error is UNSET:
+                    row = completed(row, reading_of(row))
+                if row.id is not None and lines.setdefault(str(row.id), number) != number:
+                    first = lines[str(row.id)]
+                    raise ValueError(
+                        f"ids are unique, got {row.id!r} again (first in line {first})"
                     )
-                ) from None
+            except (msgspec.DecodeError, ValueError) as error:
+                what = f"not a row of scorer compare: {error}; see docs/compare.md"
+                raise InputError(at_line(name, number, what)) from None
+            yield row
 
 
 def reading_of(row: CompareRow) -> Reading:
