@@ -218,6 +218,8 @@ def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) 
 
 
 def _load(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
     from transformers import AttentionInterface, Qwen3ForCausalLM
     from transformers.utils import logging
 
@@ -233,10 +235,22 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
             use_safetensors=True,
             use_kernels=False,
             local_files_only=True,
+            ignore_mismatched_sizes=True,  # listed in the report, and refused below
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{checkpoint.path}: can't be loaded: {error}") from error
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        SafetensorError,
+        StrictDataclassError,  # a value in config.json of a wrong type
+        KeyError,  # one that names nothing, or one that is missing
+        TypeError,
+    ) as error:
+        raise ModelError(
+            f"{checkpoint.path}: can't be loaded ({type(error).__name__}: {error}); "
+            "fetch the checkpoint again"
+        ) from error
     finally:
         logging.set_verbosity(verbosity)
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys", "error_msgs"):
@@ -246,6 +260,12 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
                 f"{checkpoint.path}: the weights don't fit config.json "
                 f"({problem.replace('_', ' ')}: {names}); fetch the checkpoint again"
             )
+    tied = checkpoint.config.get("tie_word_embeddings")
+    if tied and model.lm_head.weight is not model.model.embed_tokens.weight:
+        raise ModelError(
+            f"{checkpoint.path}: config.json ties lm_head.weight to the embedding, but the weights "
+            "hold two that differ; set tie_word_embeddings to false if the head is meant"
+        )
     return model
 
 

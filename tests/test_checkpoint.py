@@ -123,6 +123,22 @@ def test_config_that_is_no_file(copied: Path) -> None:
     refused("config.json: can't be read: Is a directory", copied)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "no such function"},
+        {"num_attention_heads": "four"},
+        {"rms_norm_eps": None},
+        {"rope_parameters": {"rope_type": "linear"}},
+        {"rope_parameters": {"rope_type": "yarn", "factor": "two"}},
+        {"layer_types": ["full_attention"]},
+    ],
+    ids=str,
+)
+def test_values_that_the_library_refuses(copied: Path, changes: dict[str, Any]) -> None:
+    refused_when_loaded("can't be loaded", edit_config(copied, **changes))
+
+
 # -- names
 
 
@@ -251,6 +267,13 @@ def test_broken_index(copied: Path, text: str) -> None:
     refused("model.safetensors.index.json: not a safetensors index", copied)
 
 
+def test_weights_that_are_no_safetensors(copied: Path) -> None:
+    whole = (copied / "model.safetensors").read_bytes()
+    for broken in (b"", b"not safetensors at all", whole[: len(whole) // 2], b"\xff" * 64):
+        (copied / "model.safetensors").write_bytes(broken)
+        refused_when_loaded("can't be loaded", copied)
+
+
 LAYER = "model__layers__1__mlp__up_proj__weight"
 
 
@@ -258,7 +281,7 @@ LAYER = "model__layers__1__mlp__up_proj__weight"
     ("change", "message"),
     [
         (lambda: {LAYER: None}, "missing keys: model.layers.1.mlp.up_proj.weight"),
-        (lambda: {LAYER: torch.zeros(96, 65)}, "can't be loaded"),
+        (lambda: {LAYER: torch.zeros(96, 65)}, "mismatched keys: ('model.layers.1.mlp.up_proj"),
         (lambda: {"model__extra__weight": torch.zeros(3)}, "unexpected keys: model.extra.weight"),
         (lambda: {"score__weight": torch.zeros(2, 64)}, "unexpected keys: score.weight"),
         (lambda: {"model__embed_tokens__weight": None}, "model.embed_tokens.weight"),
@@ -278,14 +301,16 @@ def test_an_untied_head_needs_its_tensor(tmp_path: Path) -> None:
     refused_when_loaded("missing keys: lm_head.weight", edit_weights(untied, lm_head__weight=None))
 
 
-def test_a_tied_head_may_be_stored_too(copied: Path) -> None:
-    """Qwen3-0.6B's own file holds both."""
+def test_a_tied_head_may_be_stored_too_but_not_differ(copied: Path) -> None:
+    """Qwen3-0.6B's own file holds both; were they to differ, the config would be wrong."""
     from safetensors.torch import load_file
 
     embedding = load_file(copied / "model.safetensors")["model.embed_tokens.weight"]
     value = one_logprob(copied)
 
     assert one_logprob(edit_weights(copied, lm_head__weight=embedding.clone())) == value
+    edit_weights(copied, lm_head__weight=embedding + 1)
+    refused_when_loaded("config.json ties lm_head.weight to the embedding", copied)
 
 
 def test_an_adapter_beside_the_weights_is_refused(copied: Path) -> None:
