@@ -62,11 +62,12 @@ def copy_bandwidth() -> float:
 
 
 def make_requests(rows: int, kind: str, top: int) -> RowRequests:
-    """TARGETS anywhere, but for labels: the first ids."""
+    """TARGETS anywhere and ``top``; labels: the first ids; many: 1000 targets; deep: top 2048."""
     if kind == "labels":
         return RowRequests.of([list(range(TARGETS))] * rows, [top] * rows)
-    ids = torch.randint(IDS, (rows, TARGETS), generator=torch.Generator().manual_seed(0))
-    return RowRequests.of(ids.tolist(), [top] * rows)
+    targets = 1000 if kind == "many" else TARGETS
+    ids = torch.randint(IDS, (rows, targets), generator=torch.Generator().manual_seed(0))
+    return RowRequests.of(ids.tolist(), [2048 if kind == "deep" and top else top] * rows)
 
 
 def make_logits(rows: int, dtype: torch.dtype, kind: str, copies: int) -> list[torch.Tensor]:
@@ -178,7 +179,7 @@ def main() -> None:
     for rows in ROWS:
         for dtype in (torch.float32, torch.bfloat16):
             print(row_of_table(rows, dtype, "normal", copy, chunks=None, lean=False), flush=True)
-    for kind in ("labels", "steps", "equal"):
+    for kind in ("labels", "many", "deep", "steps", "equal"):
         for rows in (128, 8192):
             print(row_of_table(rows, torch.float32, kind, copy, chunks=None, lean=True), flush=True)
     if options.kernels:
