@@ -123,6 +123,9 @@ RowsPerForward = Annotated[
     typer.Option(callback=_at_least_one, help="Rows of every lm_head call (default: by device)."),
 ]
 Limit = Annotated[int | None, typer.Option(help="Only the first N records.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
+]
 ManifestPath = Annotated[
     Path | None, typer.Option(help="Where to write the manifest (default: beside the output).")
 ]
@@ -176,9 +179,7 @@ def score(
     truncate_prompt: TruncatePrompt = False,
     labels: Labels = "letters",
     limit: Limit = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
-    ] = False,
+    dry_run: DryRun = False,
     manifest: ManifestPath = None,
     force_new: ForceNew = False,
     quiet: Quiet = False,
@@ -272,12 +273,14 @@ def compare(
     truncate_prompt: TruncatePrompt = False,
     labels: Labels = "letters",
     limit: Limit = None,
+    dry_run: DryRun = False,
     manifest: ManifestPath = None,
     force_new: ForceNew = False,
     quiet: Quiet = False,
+    json: Annotated[bool, typer.Option("--json", help="All figures as one JSON line.")] = False,
 ) -> None:
     """Ask every question in several orders of its options, and report what the order did."""
-    from scorer.compare_job import Outcome, conclude_from, run
+    from scorer.compare_job import Outcome, conclude_from, rehearse, run
     from scorer.job import Job, cache_dir
     from scorer.orderings import Orders
     from scorer.progress import Reporter
@@ -316,7 +319,12 @@ def compare(
                 labels=labels,
                 cache=cache_dir(),
             )
+            if dry_run:
+                raise typer.Exit(0 if rehearse(job, scorer, asked) else EXIT_FINDINGS)
             findings = run(job, scorer, counts, asked, noise_sample, outcome)
+    if json:
+        aside = rows_from is None and output == "-"  # the rows are on stdout
+        print(findings.summary().decode(), end="", file=sys.stderr if aside else sys.stdout)
     for failure in findings.failures:
         print(f"scorer: {failure}", file=sys.stderr)
     if not findings.clean:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from scorer.answers import Plan
 from scorer.blocks import Collector
 from scorer.compare_rows import CompareRow, Ordering, completed, reading_of
 from scorer.errors import InputError, RowError
@@ -69,6 +70,27 @@ def ask(
             waiting.popleft()
             yield _row(question, orders, repeats)
     yield from _refused(waiting)
+
+
+def plan(
+    prepare: Callable[[Iterable[Record]], Iterator[Plan | Score]],
+    records: Iterable[Record | BadLine],
+    orders: Orders,
+) -> Iterator[tuple[Record | BadLine, list[Plan], Failure | None]]:
+    """Yield each record with its orderings' plans, or why it can't be asked; without a model.
+
+    prepare: ``Scorer.prepare``.
+    """
+    for source in records:
+        question = _question(source, orders)
+        if question.error is not None:
+            yield source, [], Failure(code=question.error.code, message=str(question.error))
+            continue
+        assert isinstance(source, Record)
+        items = list(prepare(reordered(source, order) for order in question.orders))
+        failures = [item.error for item in items if isinstance(item, Score) and item.error]
+        plans = [item for item in items if isinstance(item, Plan)]
+        yield source, plans, failures[0] if failures else None
 
 
 def second_pass(

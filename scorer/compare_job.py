@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ import msgspec
 from msgspec import UNSET
 
 from scorer import __version__
-from scorer.compare import Comparison, ask, second_pass
-from scorer.compare_rows import CompareRow, decode_rows, encode_row
+from scorer.compare import Comparison, ask, plan, second_pass
+from scorer.compare_rows import decode_rows, encode_row
 from scorer.errors import InputError, UsageError
-from scorer.job import Job, produced_by, work_done, writing
+from scorer.job import Job, produced_by, work_done
 from scorer.manifest import write_manifest
 from scorer.orderings import Orders
+from scorer.output import writing
 from scorer.pride import check_fraction
 from scorer.rows import RowDigest
 from scorer.source import Counts, at_line, reading
@@ -61,7 +63,7 @@ class Findings:
         return not (self.comparison.errors or self.failures or self.isolated is False)
 
     def summary(self) -> bytes:
-        """Return the figures as indented JSON; equal for equal rows."""
+        """Return the figures as one line of JSON, newline included; equal for equal rows."""
         manifest = self.manifest or {}
         fields = {
             "scorer": __version__,
@@ -72,7 +74,7 @@ class Findings:
             "failed": list(self.failures),
             "measures": self.measures,
         }
-        return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+        return msgspec.json.encode(fields) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Outcome:
         )
         if self.summary is not None:
             with writing(str(self.summary)):
-                self.summary.write_bytes(findings.summary())
+                self.summary.write_bytes(msgspec.json.format(findings.summary(), indent=2) + b"\n")
         if self.report is not None:
             with writing(str(self.report)):
                 self.report.write_text(page(findings), encoding="utf-8")
@@ -141,12 +143,14 @@ def run(
     digest = RowDigest()
     total = counts.records if job.limit is None else min(counts.records, job.limit)
     with job.opened() as out, job.reporter.counting(total) as counter:
+        out.start()
         for row in ask(scorer.score, job.source.records(job.limit), orders, again):
             line = encode_row(row)
             out.write(line)
             digest.update(line)
             comparison.add(row)
-            _report_error(job, row, comparison)
+            if row.error is not UNSET and row.line is not UNSET:
+                _say_error(job, row.line, row.error.message, comparison.errors.total())
             counter.advance(errors=comparison.errors.total(), fill=reader.counts.fill)
     asked = time.perf_counter()
     manifest: dict[str, Json] = {
@@ -179,6 +183,32 @@ def run(
     return outcome.conclude(job.source.name, comparison, manifest, "")
 
 
+def rehearse(job: Job, scorer: Scorer, orders: Orders) -> bool:
+    """Count, tokenise and check without a model; return whether every question can be asked."""
+    questions = readings = tokens = longest = 0
+    errors: Counter[str] = Counter()
+    for source, plans, failure in plan(scorer.prepare, job.source.records(job.limit), orders):
+        questions += 1
+        readings += len(plans)
+        lengths = [len(own.prepared.token_ids) for own in plans]
+        tokens += sum(lengths)
+        longest = max(longest, *lengths, 0)
+        if failure is not None:
+            errors[failure.code] += 1
+            _say_error(job, source.line, failure.message, errors.total())
+    kinds = ", ".join(f"{code} {count:,}" for code, count in errors.most_common())
+    job.reporter.table(
+        f"{job.source.name}: dry run",
+        [
+            ("questions", f"{questions:,}"),
+            ("reads", f"{readings:,} of {tokens:,} tokens in all"),
+            ("longest prompt", f"{longest:,} tokens"),
+            ("errors", f"{errors.total():,}: {kinds}" if errors else "none"),
+        ],
+    )
+    return not errors
+
+
 def conclude_from(rows: Path, outcome: Outcome) -> Findings:
     """Conclude from rows written before, without a model. Raises InputError, UsageError."""
     comparison = Comparison()
@@ -204,9 +234,8 @@ def _manifest_beside(rows: Path) -> tuple[Mapping[str, Json] | None, str]:
     return manifest, ""
 
 
-def _report_error(job: Job, row: CompareRow, comparison: Comparison) -> None:
-    shown = comparison.errors.total()
-    if row.error is not UNSET and row.line is not UNSET and shown <= _ERRORS_SHOWN:
-        job.reporter.say(at_line(job.source.name, row.line, row.error.message))
-        if shown == _ERRORS_SHOWN:
-            job.reporter.say("further errors are in the output only")
+def _say_error(job: Job, line: int, message: str, count: int) -> None:
+    if count <= _ERRORS_SHOWN:
+        job.reporter.say(at_line(job.source.name, line, message))
+        if count == _ERRORS_SHOWN:
+            job.reporter.say("further errors are not shown here")

@@ -539,6 +539,62 @@ def test_row_errors_exit_1_and_are_said(bench: Bench) -> None:
     assert len(read_rows(bench.folder / "rows.jsonl")) == 6
 
 
+def test_a_dry_run_needs_no_model(
+    bench: Bench, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scorer.scoring.Scorer.reader", None)
+    done = compare(bench, questions, "--dry-run", "-o", bench.folder / "rows.jsonl")
+
+    assert done.code == 0, done.err
+    assert not (bench.folder / "rows.jsonl").exists()
+    assert re.search(r"questions +4 ", done.err)
+    assert re.search(r"reads +14 of \d[\d,]* tokens in all", done.err)  # 2 + 3 + 4 + 5
+    assert re.search(r"errors +none", done.err)
+
+
+def test_a_dry_run_says_what_would_fail(bench: Bench) -> None:
+    long = {**QUESTIONS[0], "id": "long", "question": "x" * 600}
+    source = write_lines(bench.folder / "in.jsonl", [QUESTIONS[1], long, {"prompt": "x"}])
+    done = compare(bench, source, "--dry-run")
+
+    assert done.code == 1
+    assert re.search(r"errors +2: prompt_too_long 1, invalid_value 1", done.err)
+    assert f"{source}:2: " in done.err
+
+
+def test_all_figures_as_one_line(bench: Bench, questions: Path) -> None:
+    rows = bench.folder / "rows.jsonl"
+    done = compare(bench, questions, "-o", rows, "--json", "-q")
+    (line,) = done.rows
+
+    assert line["measures"]["questions"] == 4
+    assert line["errors"] == {}
+    again = run("compare", "--from", rows, "--json", "-q")
+    assert again.out == done.out
+    assert "flip_rate" in line["measures"]["metrics"]
+
+
+def test_labels_decide_the_question_and_its_hash(bench: Bench, questions: Path) -> None:
+    """The last sentence asks for what the labels are; the default stays as it was."""
+    shown = {
+        labels: run(
+            "show", questions, "--model", bench.model, "--labels", labels, "--json"
+        ).out.decode()
+        for labels in ("letters", "digits", "x,y")
+    }
+
+    assert "Answer with the letter of the correct option only." in shown["letters"]
+    assert "Answer with the number of the correct option only." in shown["digits"]
+    assert "1. yes\\n2. no" in shown["digits"]
+    assert "Answer with the label of the correct option only." in shown["x,y"]
+    assert "x. yes\\ny. no" in shown["x,y"]
+    hashes = {
+        Scorer(bench.model, device="cpu", labels=labels).prompter.template_sha256
+        for labels in ("letters", "digits", "x,y", "x,z")
+    }
+    assert len(hashes) == 4
+
+
 def test_files_that_exist_are_kept(bench: Bench, questions: Path) -> None:
     kept = bench.folder / "kept"
     kept.write_text("mine", encoding="utf-8")
