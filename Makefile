@@ -34,12 +34,13 @@ EXTRAS := $(EXTRAS_$(ACCELERATOR))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.installed-$(ACCELERATOR)
 
-.PHONY: help demo test test-gpu lint format clean
+.PHONY: help demo test test-gpu bench-reduction lint format clean
 
 help:
 	@echo "make demo      score the bundled example with the bundled model, into out/"
 	@echo "make test      run the tests (those that need a GPU are skipped where there is none)"
 	@echo "make test-gpu  run only the tests that need a GPU"
+	@echo "make bench-reduction  time the reduction on the GPU"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff format the code"
 	@echo "make clean     remove .venv, caches and out/"
@@ -56,6 +57,9 @@ test: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu
+
+bench-reduction: $(STAMP)
+	$(BIN)/python -m tests.bench_reduction --kernels
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
