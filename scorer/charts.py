@@ -158,7 +158,9 @@ def _nice(value: float) -> float:
 
 
 def _tick(value: float, *, percent: bool) -> str:
-    return f"{value * 100:.4g} %" if percent else f"{value:,.4g}"
+    if percent:
+        return f"{value * 100:.4g} %"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.3g}"
 
 
 def _in_words(

@@ -258,7 +258,7 @@ def score(
 @app.command()
 def compare(
     source: Annotated[
-        str | None, typer.Argument(metavar="[INPUT]", help="JSONL file of questions; - for stdin.")
+        str | None, typer.Argument(metavar="INPUT", help="JSONL file of questions; - for stdin.")
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Folder of a Qwen3 checkpoint, or a hub id.")

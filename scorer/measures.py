@@ -95,7 +95,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a metric's name stands for. ``unit``: rate, nats, or "" for a plain number."""
+    """What a metric's name stands for. ``unit``: rate, nats, p (a p-value), or "" for a number."""
 
     title: str
     unit: str
@@ -119,7 +119,7 @@ ABOUT: dict[str, About] = {
     "pick_v": About("Position bias V", "", "Cramér's V of picks by position, 0 to 1"),
     "pick_chi_squared": About("Position bias χ²", "", "picks against an even spread"),
     "pick_degrees": About("Degrees of freedom of χ²", "", "positions less one"),
-    "pick_p": About("Position bias p", "", "of χ², reads taken as independent"),
+    "pick_p": About("Position bias p", "p", "of χ², reads taken as independent"),
     "kendall_tau": About("Kendall τ between orders", "", "do two orders rank options alike"),
     "pride_plain_accuracy": About("Accuracy without PriDe", "rate", "listed order, held out"),
     "pride_accuracy": About("Accuracy with PriDe", "rate", "listed order, held out"),

@@ -42,10 +42,10 @@ def number(value: float, unit: str) -> str:
         # One of a million must not read as none.
         small = 0 < abs(value) < 0.0005
         return f"{value * 100:.2g} %" if small else f"{value * 100:.1f} %"
-    if value == 0:
+    if unit == "p" and value < 1e-300:
+        text = "< 1e-300"  # computed as 0 where it underflows
+    elif value == 0:
         text = "0"
-    elif abs(value) < 1e-300:
-        text = "< 1e-300"
     elif abs(value) < 0.001:
         text = f"{value:.1e}"
     else:

@@ -219,10 +219,17 @@ def _recalls(findings: Findings, k: int) -> str:
 def _margins(findings: Findings) -> str:
     buckets = findings.measures.margins
     items = [
-        _rate_bar(f"{own.low:g}", own.flip_rate, len(buckets), f"{own.flip_rate.n:,}")
+        _rate_bar(f"{own.low:g}", own.flip_rate, len(buckets), _short(own.flip_rate.n))
         for own in buckets
     ]
     return bars("Disagreement of another order in percent, by margin from … nats", items, top=1.0)
+
+
+def _short(count: int) -> str:
+    """Return a count in at most five characters, up to 999 million."""
+    if count < 10_000:
+        return f"{count:,}"
+    return f"{count / 1000:,.0f}k" if count < 1_000_000 else f"{count / 1e6:,.0f}M"
 
 
 def _masses(findings: Findings) -> str:

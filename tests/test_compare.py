@@ -245,9 +245,8 @@ def test_the_second_pass_reads_a_sample_by_content(prompts: Scorer) -> None:
     assert asked == order
     lines = [line for line, _ in order]
     assert lines != sorted(lines)  # neighbours are others than in the file
-    assert (
-        sum(a != b for a, b in pairwise(lines)) > 5
-    )  # nor do a question's orderings stay together
+    # Nor do a question's orderings stay together.
+    assert sum(a != b for a, b in pairwise(lines)) > 5
     assert second_pass(score, records, Orders(), 0) == {}
     assert len({line for line, _ in second_pass(score, records, Orders(seed=1), 5)}) == 5
 

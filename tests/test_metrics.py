@@ -278,7 +278,7 @@ def test_without_gold_answers_nothing_is_made_up() -> None:
 def test_every_figure_has_a_name_and_words() -> None:
     assert list(figures(*FOUR).metrics) == list(ABOUT)
     assert all(own.title and own.text for own in ABOUT.values())
-    assert {own.unit for own in ABOUT.values()} == {"rate", "nats", ""}
+    assert {own.unit for own in ABOUT.values()} == {"rate", "nats", "p", ""}
 
 
 def test_recall_at_a_position_without_gold_leaves_rstd_undefined() -> None:

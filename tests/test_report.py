@@ -241,7 +241,9 @@ def test_a_chart_escapes_its_words() -> None:
         (6.0, "", "6"),
         (12345.678, "", "12,345.678"),
         (1e-5, "", "1.0e-05"),
-        (5e-310, "", "< 1e-300"),
+        (0.0, "p", "< 1e-300"),
+        (2.5e-209, "p", "2.5e-209"),
+        (0.043, "p", "0.043"),
     ],
 )
 def test_numbers(value: float, unit: str, text: str) -> None:
