@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -62,6 +63,13 @@ class Reduction(StrEnum):
     auto = "auto"
     host = "host"
     device = "device"
+
+
+class OnError(StrEnum):
+    """What a record that can't be scored does."""
+
+    row = "row"
+    stop = "stop"
 
 
 class Isolation(StrEnum):
@@ -130,6 +138,9 @@ ManifestPath = Annotated[
     Path | None, typer.Option(help="Where to write the manifest (default: beside the output).")
 ]
 ForceNew = Annotated[bool, typer.Option("--force-new", help="Replace an output that exists.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on behind the rows that an interrupted job wrote.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on stderr.")]
 
 
@@ -180,7 +191,15 @@ def score(
     labels: Labels = "letters",
     limit: Limit = None,
     dry_run: DryRun = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Only the I-th of N parts of the lines, as in 2/7."),
+    ] = None,
+    on_error: Annotated[
+        OnError, typer.Option(help="row: an error row, and on; stop: end before the first.")
+    ] = OnError.row,
     manifest: ManifestPath = None,
+    resume: Resume = False,
     force_new: ForceNew = False,
     quiet: Quiet = False,
     json: Annotated[
@@ -191,13 +210,24 @@ def score(
     from scorer.job import Job, cache_dir, summary_json
     from scorer.progress import Reporter
     from scorer.scoring import Scorer
+    from scorer.shard import Shard
     from scorer.source import Source
 
     out = None if output == "-" else Path(output)
     if manifest is None and out is not None:
         manifest = Path(f"{out}.manifest.json")
     with Source(source) as records:
-        job = Job(records, out, manifest, limit, force_new, Reporter(quiet))
+        job = Job(
+            records,
+            out,
+            manifest,
+            limit,
+            force_new,
+            Reporter(quiet),
+            resume=resume,
+            shard=None if shard is None else Shard.parse(shard),
+            on_error=on_error.value,
+        )
         counts = job.check()
         scorer = Scorer(
             model,
@@ -217,7 +247,7 @@ def score(
             labels=labels,
             cache=cache_dir(),
         )
-        summary = job.dry_run(scorer) if dry_run else job.run(scorer, counts)
+        summary = job.dry_run(scorer, counts) if dry_run else job.run(scorer, counts)
     if json:
         aside = out is None and not dry_run  # the rows are on stdout
         print(summary_json(summary), file=sys.stderr if aside else sys.stdout)
@@ -384,7 +414,11 @@ def _read_template(path: Path | None) -> str | None:
 
 def main() -> NoReturn:
     """Run the command line; whatever stops it becomes one line on stderr and an exit code."""
+    from scorer.stopping import terminate
+
     code = 0
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)
     try:
         code = _run(sys.argv[1:])
         if sys.stdout is not None:
@@ -410,7 +444,7 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except ScorerError as error:
-        return _stopped(str(error), error.exit_code)
+        return _stopped("; ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         return _stopped(f"{message.rstrip('.')}; see `scorer --help`", error.exit_code)

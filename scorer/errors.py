@@ -8,6 +8,8 @@
     ├── ModelError      a checkpoint or tokenizer that is refused, by name
     ├── IsolationError  the self-test saw bits move: packed reads can't be trusted here
     ├── DeviceError     the accelerator failed while scoring
+    ├── InterruptError  a signal asked the job to stop (TerminateError: SIGTERM)
+    ├── StopAtError     --on-error stop met a record that can't be scored
     └── RowError        one record can't be scored; the others are unaffected
 
 Every message names the rule, the value got and what to do. Errors are raised where
@@ -16,6 +18,7 @@ the rule lives and caught once, in the command line.
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
 from typing import ClassVar
 
@@ -50,6 +53,24 @@ class DeviceError(ScorerError):
     exit_code: ClassVar[int] = 4
 
 
+class InterruptError(ScorerError):
+    """SIGINT or, the subclass, SIGTERM asked the job to stop."""
+
+    exit_code: ClassVar[int] = 128 + signal.SIGINT
+
+
+class TerminateError(InterruptError):
+    """SIGTERM asked the job to stop."""
+
+    exit_code: ClassVar[int] = 128 + signal.SIGTERM
+
+
+class StopAtError(ScorerError):
+    """A record can't be scored, and ``--on-error stop`` says that none shall follow it."""
+
+    exit_code: ClassVar[int] = 1
+
+
 class ErrorCode(StrEnum):
     """The stable ``error.code`` of a row that could not be scored."""
 
@@ -57,6 +78,7 @@ class ErrorCode(StrEnum):
     INVALID_UTF8 = "invalid_utf8"
     INVALID_JSON = "invalid_json"
     NOT_AN_OBJECT = "not_an_object"
+    LINE_TOO_LONG = "line_too_long"
     # the record
     UNKNOWN_KEY = "unknown_key"
     WRONG_TYPE = "wrong_type"

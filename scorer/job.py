@@ -5,29 +5,33 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
 from scorer import __version__
 from scorer.answers import Plan
 from scorer.errors import UsageError
-from scorer.manifest import hash_files, sha256_of, write_manifest
-from scorer.rows import RowDigest, Score, encode_score
+from scorer.manifest import hash_files, sha256_of
+from scorer.output import RowFile, StdoutRows
+from scorer.rows import Score
+from scorer.shard import Shard
 from scorer.source import Counts, Source, at_line
-from scorer.summary import Summary
+from scorer.summary import CONSTANT_SCORES, Summary
 
 if TYPE_CHECKING:
+    from scorer.job_run import Run
     from scorer.manifest import Json
     from scorer.progress import Reporter
     from scorer.scoring import Scorer
 
 _ERRORS_SHOWN = 10
+
+OnError = Literal["row", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class Job:
     """Scores a source into an output.
 
     output: a path, None for stdout. manifest: a path, None for none. limit: the first N records.
-    replace: an output that exists is written anew instead of refused.
+    replace: an output that exists is written anew instead of refused. resume: it is gone on with.
+    shard: one part of the records. on_error: ``stop`` ends before the first error row.
     """
 
     source: Source
@@ -44,11 +49,18 @@ class Job:
     limit: int | None
     replace: bool
     reporter: Reporter
+    resume: bool = False
+    shard: Shard | None = None
+    on_error: OnError = "row"
 
     def check(self) -> Counts:
         """Find what can be found before a model is loaded. Raises UsageError, InputError."""
         if self.limit is not None and self.limit < 0:
             raise UsageError(f"--limit must be 0 or more, got {self.limit}")
+        if self.resume and self.replace:
+            raise UsageError("--resume goes on with an output, --force-new replaces it: take one")
+        if self.resume and (self.output is None or self.manifest is None):
+            raise UsageError("--resume goes on with a file: name it with --output")
         for path in (self.output, self.manifest):
             if path is None:
                 continue
@@ -56,56 +68,43 @@ class Job:
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
             if _same_file(path, Path(self.source.name)):
                 raise UsageError(f"{path}: is the input, which is never replaced; write elsewhere")
-            if path.exists() and not (path.is_file() and self.replace):
-                raise UsageError(f"{path}: exists; --force-new replaces a file")
+            if path.exists() and not (path.is_file() and (self.replace or self.resume)):
+                remedy = "--force-new replaces a file, --resume goes on with what a job left"
+                raise UsageError(f"{path}: exists; {remedy}")
         if self.output is not None and self.output == self.manifest:
             raise UsageError(f"{self.output}: is both output and manifest; name two files")
         if self.output is None and sys.stdout is None:
             raise UsageError("stdout is closed; write to a file with --output")
         return self.source.check_ids()
 
+    def span(self, counts: Counts) -> tuple[int, int]:
+        """The records, from 0, that are scored: the first, and the one behind the last."""
+        total = counts.records if self.limit is None else min(counts.records, self.limit)
+        return (0, total) if self.shard is None else self.shard.span(total)
+
     def run(self, scorer: Scorer, counts: Counts) -> Summary:
         """Score, write and report.
 
-        Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError.
+        Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError,
+        InterruptError, StopAtError; the rows written until then are whole, and in a file the job
+        can be resumed.
         """
-        started = time.perf_counter()
-        reader = scorer.reader
-        loaded = time.perf_counter()
-        summary = Summary()
-        digest = RowDigest()
-        total = counts.records if self.limit is None else min(counts.records, self.limit)
-        with self.opened() as out, self.reporter.counting(total) as counter:
-            for row in scorer.score(self.source.records(self.limit)):
-                line = encode_score(row)
-                out.write(line)
-                digest.update(line)
-                summary.add(row)
-                self._report_error(row, summary)
-                counter.advance(errors=summary.errors.total(), fill=reader.counts.fill)
-        scored = time.perf_counter()
-        if self.manifest is not None:
-            timings: dict[str, Json] = {
-                "load_seconds": loaded - started,
-                "score_seconds": scored - loaded,
-                "selftest": "remembered" if reader.selftests.remembered else "run",
-            }
-            manifest = {
-                **produced_by(self, scorer, counts),
-                "counts": {**summary.fields(), **work_done(scorer)},
-                "rows": digest.rows,
-                "rows_sha256": digest.hexdigest(),
-            }
-            with writing(str(self.manifest)):
-                write_manifest(self.manifest, {**manifest, "timings": timings})
-        self._close(scorer, summary, scored - loaded)
-        return summary
+        from scorer.job_run import Run
 
-    def dry_run(self, scorer: Scorer) -> Summary:
+        with self.opened() as out:
+            run = Run(self, scorer, counts, out)
+            run.go()
+        if run.summary.constant_scores:
+            self.reporter.say(CONSTANT_SCORES)
+        self._close(scorer, run)
+        return run.summary
+
+    def dry_run(self, scorer: Scorer, counts: Counts) -> Summary:
         """Parse, tokenise and plan without a model; report what would fail."""
         summary = Summary()
         reads = tokens = 0
-        for item in scorer.prepare(self.source.records(self.limit)):
+        first, last = self.span(counts)
+        for item in scorer.prepare(self.source.records(last, start=first)):
             if isinstance(item, Plan):
                 summary.records += 1
                 summary.warned += bool(item.prepared.warnings)
@@ -114,7 +113,7 @@ class Job:
                 tokens += sum(len(read) for read in item.reads)
             else:
                 summary.add(item)
-                self._report_error(item, summary)
+                self.report_error(item, summary)
         self.reporter.table(
             f"{self.source.name}: dry run",
             [
@@ -126,33 +125,51 @@ class Job:
         return summary
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """Open the output. Raises UsageError where it can't be written."""
-        if self.output is None:
-            with writing("<stdout>"):
-                yield sys.stdout.buffer
-                sys.stdout.buffer.flush()
-            return
-        with writing(str(self.output)), self.output.open("wb" if self.replace else "xb") as file:
-            yield file
+    def opened(self) -> Iterator[RowFile | StdoutRows]:
+        """Open the output, for this job alone. Raises UsageError where it can't be written.
 
-    def _report_error(self, row: Score, summary: Summary) -> None:
+        A file that stays empty is removed when an error ends the job: nothing is in the way then.
+        """
+        if self.output is None:
+            with StdoutRows() as stdout:
+                yield stdout
+            return
+        with RowFile(self.output, create=not (self.replace or self.resume)) as file:
+            if not file.locked:
+                self.reporter.say(
+                    f"{self.output}: its file system has no locks; see that no other job writes it"
+                )
+            try:
+                yield file
+            except BaseException:
+                file.flush()
+                if not (self.manifest is not None and self.manifest.exists()):
+                    file.remove_if_empty()
+                raise
+
+    def report_error(self, row: Score, summary: Summary) -> None:
+        """Name the first few error rows and their place."""
         shown = summary.errors.total()
         if row.error is not UNSET and shown <= _ERRORS_SHOWN:
             self.reporter.say(at_line(self.source.name, row.line, row.error.message))
             if shown == _ERRORS_SHOWN:
                 self.reporter.say("further errors are in the output only")
 
-    def _close(self, scorer: Scorer, summary: Summary, seconds: float) -> None:
-        reader = scorer.reader
-        counts = reader.counts
-        rows = summary.table()
-        if counts.forwards:
-            speed = f"{counts.reads / seconds:,.0f} reads/s, "
-            speed += f"{counts.real_tokens / seconds:,.0f} tokens/s, "
-            speed += f"{counts.forwards:,} forwards {counts.fill:.0%} full"
-            rows += [("speed", speed), ("isolation", reader.selftests.describe())]
-        rows.append(("numerics key", reader.numerics_key))
+    def _close(self, scorer: Scorer, run: Run) -> None:
+        rows = run.summary.table()
+        if run.seconds is None:
+            rows.append(("resumed", "all rows were there already"))
+        else:
+            reader = scorer.reader
+            counts = reader.counts
+            if run.before:
+                rows.append(("resumed", f"behind {run.before:,} rows that were there already"))
+            if counts.forwards:
+                speed = f"{counts.reads / run.seconds:,.0f} reads/s, "
+                speed += f"{counts.real_tokens / run.seconds:,.0f} tokens/s, "
+                speed += f"{counts.forwards:,} forwards {counts.fill:.0%} full"
+                rows += [("speed", speed), ("isolation", reader.selftests.describe())]
+            rows.append(("numerics key", reader.numerics_key))
         self.reporter.table(f"{self.source.name}: {scorer.checkpoint.name}", rows)
 
 
@@ -160,37 +177,21 @@ def _same_file(a: Path, b: Path) -> bool:
     return a.exists() and b.exists() and a.samefile(b)
 
 
-@contextmanager
-def writing(name: str) -> Iterator[None]:
-    """Turn the system's refusals to write ``name`` into UsageError; a closed pipe is none."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(
-            f"{name}: can't be written: {error.strerror or error}; make room, or write elsewhere"
-        ) from error
-
-
-def produced_by(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
-    """Return what produces a job's rows, for its manifest; equal for equal runs."""
+def identity(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
+    """Return what of a manifest is known without the weights; equal for equal runs."""
     checkpoint = scorer.checkpoint
     tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
-    reader = scorer.reader
+    shard = None if job.shard is None else str(job.shard)
     return {
         "scorer": __version__,
-        "numerics_key": reader.numerics_key,
-        "numerics": reader.numerics,
         "model": {
             "name": checkpoint.name,
             "revision": checkpoint.revision,
-            "weights_sha256": reader.numerics["weights_sha256"],
             "config_sha256": sha256_of(checkpoint.config),
             "tokenizer_sha256": hash_files(file for file in tokenizer if file.is_file()),
             "template_sha256": scorer.prompter.template_sha256,
         },
-        "settings": {**scorer.settings, "limit": job.limit},
+        "settings": {**scorer.settings, "limit": job.limit, "shard": shard},
         "input": {
             "name": job.source.name,
             "sha256": counts.sha256,
@@ -198,11 +199,25 @@ def produced_by(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
             "records": counts.records,
             "blank_lines": counts.blank,
         },
+    }
+
+
+def produced_by(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
+    """Return what produces a job's rows, for its manifest; equal for equal runs."""
+    reader = scorer.reader
+    known = identity(job, scorer, counts)
+    model = known["model"]
+    assert isinstance(model, dict)
+    return {
+        **known,
+        "model": {**model, "weights_sha256": reader.numerics["weights_sha256"]},
+        "numerics_key": reader.numerics_key,
+        "numerics": reader.numerics,
         "selftest": {"comparisons": reader.selftests.comparisons},
     }
 
 
-def work_done(scorer: Scorer) -> dict[str, Json]:
+def work_done(scorer: Scorer) -> dict[str, int]:
     """Return how many forwards, reads and tokens a scorer has computed."""
     counts = scorer.reader.counts
     return {

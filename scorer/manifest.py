@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scorer.output import replace_file
+
 if TYPE_CHECKING:
     from scorer.model import Qwen3
     from scorer.shapes import BatchShape
@@ -204,8 +206,5 @@ def numerics_fields(
 
 def write_manifest(path: Path | str, manifest: Mapping[str, Any]) -> None:
     """Write a manifest as indented JSON, replacing the file atomically; ``-`` is not served."""
-    target = Path(path)
     text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(target)
+    replace_file(Path(path), text.encode())

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,15 +68,16 @@ class Reporter:
         self.console.print(table)
 
     @contextmanager
-    def counting(self, total: int) -> Iterator[Counter]:
-        """Show how far ``total`` records have come."""
+    def counting(self, total: int, done: int = 0) -> Iterator[Counter]:
+        """Show how far ``total`` records have come, of which ``done`` were before."""
         if self.quiet:
-            yield Counter(total)
+            yield Counter(total, done)
         elif self.console.is_terminal:
             with _bar(self.console) as bar:
-                yield _BarCounter(total, bar=bar, task=bar.add_task("", total=total, note=""))
+                task = bar.add_task("", total=total, completed=done, note="")
+                yield _BarCounter(total, done, bar=bar, task=task)
         else:
-            yield _PlainCounter(total, reporter=self)
+            yield _PlainCounter(total, done, reporter=self)
 
 
 def _bar(console: Console) -> Progress:
@@ -84,7 +86,6 @@ def _bar(console: Console) -> Progress:
         MofNCompleteColumn,
         Progress,
         TextColumn,
-        TimeRemainingColumn,
     )
 
     return Progress(
@@ -92,18 +93,21 @@ def _bar(console: Console) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
         console=console,
     )
 
 
 @dataclass(slots=True)
 class Counter:
-    """Counts finished records; this one shows nothing."""
+    """Counts finished records; this one shows nothing. before: those of an earlier run."""
 
     total: int
-    done: int = 0
+    before: int = 0
     started: float = field(default_factory=time.monotonic)
+    done: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = self.before
 
     def advance(self, *, errors: int, fill: float | None) -> None:
         """Count one more record. fill: real tokens over the tokens of all forwards."""
@@ -114,9 +118,11 @@ class Counter:
         del errors, fill
 
     def _note(self, errors: int, fill: float | None) -> str:
-        rate = self.done / max(time.monotonic() - self.started, 1e-9)
+        """Rate and time left since this run began, errors, and how full the forwards are."""
+        rate = (self.done - self.before) / max(time.monotonic() - self.started, 1e-9)
+        left = timedelta(seconds=round((self.total - self.done) / rate)) if rate else "?"
         filled = "" if fill is None else f", {fill:.0%} full"
-        return f"{rate:,.0f}/s, {errors} errors{filled}"
+        return f"{rate:,.0f}/s, {left} left, {errors} errors{filled}"
 
 
 @dataclass(slots=True)

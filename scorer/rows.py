@@ -128,6 +128,15 @@ def encode_score(score: Score) -> bytes:
     return line + b"\n"
 
 
+def decode_score(line: bytes) -> Score:
+    """The row on one line that :func:`encode_score` wrote.
+
+    Raises :class:`msgspec.DecodeError` or :class:`RowError` where it is none.
+    """
+    check_text(line, MAX_DEPTH + 1)  # a record's values are one deeper, under extra
+    return _DECODER.decode(line)
+
+
 def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
     """The rows of a file that :func:`encode_score` wrote, in order, streaming.
 
@@ -147,8 +156,7 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
                     )
                 )
             try:
-                check_text(line, MAX_DEPTH + 1)  # a record's values are one deeper, under extra
-                row = _DECODER.decode(line)
+                row = decode_score(line)
             except (msgspec.DecodeError, RowError) as error:
                 raise InputError(
                     at_line(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from scorer.answers import Plan, answer, failed, plan
-from scorer.errors import RowError, UsageError
+from scorer.errors import DeviceError, RowError, UsageError
 from scorer.labels import LabelSet
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
@@ -202,23 +202,47 @@ class Scorer:
     def _plan(self, prepared: Prepared) -> Plan:
         return plan(prepared, logprobs=self._logprobs, prompt_logprobs=self._prompt_logprobs)
 
-    def score(self, records: Iterable[Record | BadLine | Mapping[str, object]]) -> Iterator[Score]:
+    def score(
+        self,
+        records: Iterable[Record | BadLine | Mapping[str, object]],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Score]:
         """Yield one score a record, in the order of the records.
 
         records: parsed ones, or mappings with the keys of an input line (their ``line`` is
         then their place, from 1). Streams: a bounded window of records is held at a time.
+        stop: asked at every record; when true, the batch in flight is finished and the rows that
+        are whole in order come, but no others. When the device fails, rows that were whole before
+        still come, then the error.
         """
+        slots: deque[_Slot] = deque()  # in the records' order
+        try:
+            for _ in self._turns(records, slots, stop):
+                yield from _finished(slots)
+        except DeviceError:
+            yield from _finished(slots)
+            raise
+
+    def _turns(
+        self,
+        records: Iterable[Record | BadLine | Mapping[str, object]],
+        slots: deque[_Slot],
+        stop: Callable[[], bool],
+    ) -> Iterator[None]:
+        """Fill slots and compute what they wait for; yields whenever the first may be done."""
         reader = self.reader
         packer = Packer(
             reader.shape,
             alone=reader.alone,
             window=_WINDOW_FORWARDS * reader.shape.tokens,
         )
-        slots: deque[_Slot] = deque()  # in the records' order
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
         flight: InFlight | None = None
         key = 0
         for item in self.prepare(parsed(records)):
+            if stop():
+                break
             slot = _slot(item)
             slots.append(slot)
             if slot.plan is not None:
@@ -227,12 +251,17 @@ class Scorer:
                     packer.add(key, read)
                     key += 1
                 self._close(slot)
-            while packer.full:
+            while packer.full and not stop():
                 flight = self._turn(flight, packer.pop(), places)
-            yield from _finished(slots)
-        while len(packer) or flight is not None:
-            flight = self._turn(flight, packer.pop() if len(packer) else None, places)
-            yield from _finished(slots)
+                yield
+            if slots and slots[0].row is not None:
+                yield
+        while flight is not None or len(packer):
+            batch = packer.pop() if len(packer) and not stop() else None
+            if flight is None and batch is None:
+                break
+            flight = self._turn(flight, batch, places)
+            yield
 
     def _turn(
         self, flight: InFlight | None, batch: Batch | None, places: dict[int, tuple[_Slot, int]]
@@ -240,13 +269,15 @@ class Scorer:
         """Collect one batch, launch the next, and make the rows of the first meanwhile."""
         reader = self.reader
         results = [] if flight is None else reader.collect(flight)
-        launched = None if batch is None else reader.launch(batch)
-        for key, reduced in zip(() if flight is None else flight.batch.keys, results, strict=True):
-            slot, place = places.pop(key)
-            slot.results[place] = reduced
-            slot.missing -= 1
-            self._close(slot)
-        return launched
+        try:
+            return None if batch is None else reader.launch(batch)
+        finally:  # also when the launch fails
+            keys = () if flight is None else flight.batch.keys
+            for key, reduced in zip(keys, results, strict=True):
+                slot, place = places.pop(key)
+                slot.results[place] = reduced
+                slot.missing -= 1
+                self._close(slot)
 
     def _close(self, slot: _Slot) -> None:
         """Make the row when the last of the record's reads has come back."""

@@ -1,4 +1,4 @@
-"""Where records come from: a file, a pipe or stdin, read twice.
+"""Where records come from: a file (compressed or not), a pipe or stdin, read twice.
 
 The first pass, before any model is loaded, finds duplicate ids, counts, and hashes the bytes.
 The second yields the records in order. Both stream: memory holds one line, and in the first
@@ -15,6 +15,7 @@ import stat
 import sys
 import tempfile
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
+from scorer.compression import damage, decompressed
+from scorer.errors import ErrorCode, InputError, RowError
 from scorer.records import BadLine, Record, line_id, parse_line
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 _JSON_SPACE: Final = b" \t\r\n"
 _BUFFER: Final = 1 << 20
+# A line that is longer is never held: a few bytes of a compressed file can stand for terabytes.
+LONGEST_LINE: Final = 1 << 28
+_TOO_LONG: Final = b"too long, and no JSON"
 # Ids compared exactly in one look at the file: bounds the memory whatever is repeated.
 _COMPARED_AT_ONCE: Final = 4096
 
@@ -43,12 +48,22 @@ class Counts:
     """What the first pass saw.
 
     ``records`` are all lines that are not blank, ``unparsable`` those of them that have no id;
-    ``sha256`` (hex) is over the raw bytes, a BOM included.
+    ``sha256`` (hex) is over the ``bytes`` of the lines, a BOM included; of a compressed file over
+    what it decompresses to.
     """
 
     records: int
     unparsable: int
     blank: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a line: its number, and all bytes up to there with their hex SHA-256."""
+
+    line: int
     bytes: int
     sha256: str
 
@@ -74,13 +89,15 @@ class Source:
     """Records from ``path``; ``-`` is stdin.
 
     What can't be read twice (stdin, a FIFO) is copied to an unnamed temporary file first,
-    which the system removes however the process ends. Raises :class:`InputError` where the
-    input can't be read. Close it, or use it as a context manager.
+    which the system removes however the process ends. A name that ends in ``.gz`` or ``.zst`` is
+    of a compressed file, which is decompressed as it is read. Raises :class:`InputError` where
+    the input can't be read. Close it, or use it as a context manager.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = os.fspath(path)
         self.name = "<stdin>" if given == "-" else given
+        self._suffix = Path(self.name).suffix
         self._counts: Counts | None = None
         if given == "-":
             if sys.stdin is None:
@@ -112,12 +129,10 @@ class Source:
 
         Raises :class:`InputError`, naming both lines, where two records have one id.
         """
-        digest = hashlib.sha256()
+        read = _Read()
         hashes = array("Q")
-        unparsable = blank = size = 0
-        for number, data in self._lines():
-            digest.update(data)
-            size += len(data)
+        unparsable = blank = 0
+        for number, data in self._lines(read):
             content = _content(data, number)
             if not content:
                 blank += 1
@@ -129,42 +144,103 @@ class Source:
                 hashes.append(_id_hash(str(id_)))
         records = len(hashes) + unparsable
         self._report_repeated(_repeated(hashes))
-        self._counts = Counts(records, unparsable, blank, size, digest.hexdigest())
+        self._counts = Counts(records, unparsable, blank, read.bytes, read.sha256.hexdigest())
         return self._counts
 
-    def records(self, limit: int | None = None) -> Iterator[Record | BadLine]:
-        """The first ``limit`` records (bad lines count, blank ones don't), or all, in order.
+    def records(
+        self, limit: int | None = None, *, start: int = 0, marks: Marks | None = None
+    ) -> Iterator[Record | BadLine]:
+        """The records ``start`` to ``limit`` (excluded; None: to the last), in order.
 
-        After :meth:`check_ids` exactly the bytes it saw are read: what was appended since is
-        not. Raises :class:`InputError` at the end if these bytes changed.
+        Counted from 0; bad lines count, blank ones don't. ``marks`` are told of each. After
+        :meth:`check_ids` exactly the bytes it saw are read: what was appended since is not. Raises
+        :class:`InputError` at the end if these bytes changed.
         """
-        return islice(self._records(), limit)
+        count = None if limit is None else max(limit - start, 0)
+        return islice(self._records(start, marks), count)
 
-    def _records(self) -> Iterator[Record | BadLine]:
+    def _records(self, start: int, marks: Marks | None) -> Iterator[Record | BadLine]:
         counts = self._counts
-        digest = hashlib.sha256()
-        for number, data in self._lines(None if counts is None else counts.bytes):
-            digest.update(data)
+        read = _Read()
+        to_skip = start
+        for number, data in self._lines(read, None if counts is None else counts.bytes):
             content = _content(data, number)
-            if content:
+            if not content:
+                continue
+            if to_skip:
+                to_skip -= 1
+                continue
+            if marks is not None:
+                marks.put(number, read)
+            if data is _TOO_LONG:
+                yield BadLine(number, None, _too_long())
+            else:
                 yield parse_line(content, number)
-        if counts is not None and digest.hexdigest() != counts.sha256:
+        if counts is not None and read.sha256.hexdigest() != counts.sha256:
             raise InputError(
                 f"{self.name}: changed while it was read (sha256 was {counts.sha256}, is "
-                f"{digest.hexdigest()}); score a copy that nothing writes to"
+                f"{read.sha256.hexdigest()}); score a copy that nothing writes to"
             )
 
-    def _lines(self, size: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Physical lines from 1, endings kept, of the first ``size`` bytes."""
-        stream = io.BufferedReader(_FromStart(self._file.fileno(), size), _BUFFER)
+    def end_of(self, record: int) -> End | None:
+        """Where record number ``record``, from 0, ends; None: there is none."""
+        read = _Read()
+        places = (number for number, data in self._lines(read) if _content(data, number))
+        line = next(islice(places, record, None), None)
+        return None if line is None else End(line, read.bytes, read.sha256.hexdigest())
+
+    def prefix_sha256(self, size: int) -> str | None:
+        """The hash of the first ``size`` bytes, None where no line ends there.
+
+        A line ends before its newline too: the last line of a file that has grown since may have
+        had none.
+        """
+        read = _Read()
+        before = read.sha256.copy()
+        at = 0
+        for _, data in self._lines(read):
+            if read.bytes >= size:
+                if read.bytes == size:
+                    return read.sha256.hexdigest()
+                content = data.rstrip(b"\r\n")
+                before.update(content)
+                return before.hexdigest() if at + len(content) == size else None
+            before, at = read.sha256.copy(), read.bytes
+        return before.hexdigest() if size == at else None
+
+    def _lines(self, read: _Read, size: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Physical lines from 1, endings kept, of the first ``size`` bytes; ``_TOO_LONG`` for
+        those that are longer than ``LONGEST_LINE``. ``read`` is up to date at every line.
+        """
+        left = sys.maxsize if size is None else size
+        number = 0
         with reading(self.name):
-            yield from enumerate(stream, 1)
+            stream = decompressed(_FromStart(self._file.fileno()), self._suffix, self.name)
+            try:
+                while data := stream.readline(min(LONGEST_LINE, left)):
+                    number += 1
+                    read.add(data)
+                    left -= len(data)
+                    if len(data) == LONGEST_LINE and not data.endswith(b"\n"):
+                        while left and not data.endswith(b"\n"):
+                            data = stream.readline(min(_BUFFER, left))
+                            if not data:
+                                break
+                            read.add(data)
+                            left -= len(data)
+                        data = _TOO_LONG
+                    yield number, data
+            except damage() as error:
+                where = at_line(self.name, number + 1, "can't be decompressed")
+                raise InputError(
+                    f"{where}: {error}; give a whole {self._suffix} file, or rename what is none"
+                ) from error
 
     def _report_repeated(self, repeated: npt.NDArray[np.uint64]) -> None:
         for start in range(0, len(repeated), _COMPARED_AT_ONCE):
             candidates = set(repeated[start : start + _COMPARED_AT_ONCE].tolist())
             first: dict[str, int] = {}
-            for number, data in self._lines():
+            for number, data in self._lines(_Read()):
                 content = _content(data, number)
                 id_ = line_id(content, number) if content else None
                 if id_ is None or _id_hash(str(id_)) not in candidates:
@@ -201,9 +277,8 @@ class Source:
 class _FromStart(io.RawIOBase):
     """An open file from its first byte, whatever else reads it."""
 
-    def __init__(self, descriptor: int, size: int | None) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._left = sys.maxsize if size is None else size
         self._at = 0
 
     def readable(self) -> bool:
@@ -211,11 +286,48 @@ class _FromStart(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
-        data = os.pread(self._descriptor, min(len(view), self._left), self._at)
+        data = os.pread(self._descriptor, len(view), self._at)
         view[: len(data)] = data
         self._at += len(data)
-        self._left -= len(data)
         return len(data)
+
+
+class _Read:
+    """How many bytes were read, and their hash."""
+
+    __slots__ = ("bytes", "sha256")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.sha256 = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self.sha256.update(data)
+
+
+class Marks:
+    """Where the records end that were read of late."""
+
+    def __init__(self) -> None:
+        self._ends: deque[tuple[int, int, hashlib._Hash]] = deque()
+        self._passed: tuple[int, int, hashlib._Hash] | None = None
+
+    def put(self, line: int, read: _Read) -> None:
+        """Note that the record of ``line`` has been read."""
+        self._ends.append((line, read.bytes, read.sha256.copy()))
+
+    def pass_by(self, line: int) -> None:
+        """Let go of what lies before the end of ``line``, whose row is written."""
+        while self._ends and self._ends[0][0] <= line:
+            self._passed = self._ends.popleft()
+
+    def passed(self) -> End | None:
+        """The end that was passed last; None before any."""
+        if self._passed is None:
+            return None
+        line, size, sha256 = self._passed
+        return End(line, size, sha256.hexdigest())
 
 
 def _content(data: bytes, number: int) -> bytes:
@@ -223,6 +335,13 @@ def _content(data: bytes, number: int) -> bytes:
     if number == 1:
         data = data.removeprefix(_BOM)
     return data.strip(_JSON_SPACE)
+
+
+def _too_long() -> RowError:
+    return RowError(
+        ErrorCode.LINE_TOO_LONG,
+        f"a line has at most {LONGEST_LINE} bytes, got more; split the record",
+    )
 
 
 def _id_hash(id_: str) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 _MOST_TEXTS = 1000
 """Different gold texts that are counted: bounds the memory whatever the length of the file."""
+
+
+_FEW_PROMPTS = 8
+"""Different prompts that may have the same scores without a word."""
+
+CONSTANT_SCORES = (
+    "warning: every row has the same scores though the prompts differ: the scores do not depend on "
+    "what is asked. Usually the weights are not those of a trained model (zeros, or a conversion "
+    "that went wrong), or the template drops the prompt's text (see `scorer show`)"
+)
 
 
 @dataclass(slots=True)
@@ -33,6 +43,15 @@ class Summary:
     longest_prompt: int = 0
     _gold_texts: Counter[str] = field(default_factory=Counter)
     _gold_places: Counter[int] = field(default_factory=Counter)
+    _first_values: tuple[float, ...] | None = None
+    _last_prompt: str | UnsetType = UNSET
+    _alike: int = 0
+    _differing: bool = False
+
+    @property
+    def constant_scores(self) -> bool:
+        """Whether all rows have the same numbers though their prompts differ."""
+        return self._alike >= _FEW_PROMPTS and not self._differing
 
     @property
     def accuracy(self) -> float | None:
@@ -63,6 +82,8 @@ class Summary:
         if row.error is not UNSET:
             self.errors[row.error.code] += 1
             return
+        if not self._differing:
+            self._compare(row)
         self.warned += row.warnings is not UNSET
         self.tied += row.tied is not UNSET
         if isinstance(row.label_mass, float):
@@ -74,6 +95,21 @@ class Summary:
             if len(self._gold_texts) <= _MOST_TEXTS:
                 self._gold_texts[row.options[row.gold_index].text] += 1
             self._gold_places[row.gold_index] += 1
+
+    def _compare(self, row: Score) -> None:
+        """See whether this row's numbers are those of the rows before."""
+        options = () if row.options is UNSET else row.options
+        targets = () if row.targets is UNSET else row.targets
+        values = [*(option.logprob for option in options), *(target.logprob for target in targets)]
+        if row.logprobs is not UNSET:
+            values.append(row.logprobs.chosen.logprob)
+        if not values:
+            return
+        if self._first_values is None:
+            self._first_values = tuple(values)
+        self._differing = tuple(values) != self._first_values
+        self._alike += row.prompt_sha256 != self._last_prompt
+        self._last_prompt = row.prompt_sha256
 
     def add_prompt(self, tokens: int) -> None:
         """Count one prompt's tokens."""
@@ -94,6 +130,7 @@ class Summary:
             "accuracy": self.accuracy,
             "majority_baseline": self.majority_baseline,
             "mean_label_mass": self.mean_label_mass,
+            "constant_scores": self.constant_scores,
         }
 
     def table(self) -> list[tuple[str, str]]:

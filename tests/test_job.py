@@ -50,7 +50,7 @@ def test_rows_and_manifest_are_equal_between_equal_runs(bench: Bench) -> None:
     ]
     timings = [manifest.pop("timings") for manifest in manifests]
     assert manifests[0] == manifests[1]
-    assert timings[0].keys() == {"load_seconds", "score_seconds", "selftest"}
+    assert timings[0].keys() == {"load_seconds", "score_seconds", "selftest", "runs"}
     assert timings[1]["selftest"] == "remembered"
     assert sorted(path.name for path in bench.folder.iterdir()) == [
         "a.jsonl",

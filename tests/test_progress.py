@@ -70,7 +70,7 @@ def test_plain_progress_is_one_line_now_and_then(monkeypatch: pytest.MonkeyPatch
     lines = [line for line in written(total=12).splitlines() if " records, " in line]
 
     assert 1 <= len(lines) < 12
-    assert re.fullmatch(r"\d+ of 12 records, \d+/s, 1 errors, 50% full", lines[0])
+    assert re.fullmatch(r"\d+ of 12 records, \d+/s, [\d:]+ left, 1 errors, 50% full", lines[0])
 
 
 def on_a_terminal() -> str:

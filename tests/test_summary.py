@@ -57,6 +57,7 @@ def test_nothing_has_no_means() -> None:
         "accuracy": None,
         "majority_baseline": None,
         "mean_label_mass": None,
+        "constant_scores": False,
     }
     assert Summary().table() == [("records", "0 (0 scored)")]
 
@@ -85,6 +86,7 @@ def test_numbers_by_hand() -> None:
         "accuracy": 2 / 4,
         "majority_baseline": 3 / 4,
         "mean_label_mass": 0.5,
+        "constant_scores": False,
     }
     table = dict(summary.table())
     assert table["errors"] == "3: invalid_json 2, empty_option 1"
