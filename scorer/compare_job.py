@@ -152,6 +152,7 @@ def run(
             if row.error is not UNSET and row.line is not UNSET:
                 _say_error(job, row.line, row.error.message, comparison.errors.total())
             counter.advance(errors=comparison.errors.total(), fill=reader.counts.fill)
+        out.sync()
     asked = time.perf_counter()
     manifest: dict[str, Json] = {
         **produced_by(job, scorer, counts),

@@ -156,7 +156,10 @@ def _sentences(findings: Findings) -> Iterator[str]:
             f"{figure(always, 'rate')} of the questions are right in every order asked."
         )
     rates = [own for own in findings.measures.pick_rates if own.rate.value is not None]
-    if rates:
+    p = metrics["pick_p"]
+    if p.value is not None and p.value >= 0.05:
+        yield f"The positions are chosen evenly, as far as can be told (χ², p = {figure(p, 'p')})."
+    elif rates:
         far = max(rates, key=lambda own: abs((own.rate.value or 0.0) * own.options - 1))
         label = printable(findings.comparison.label(far.options, far.position))
         yield (

@@ -532,6 +532,14 @@ def test_more_options_than_labels_are_row_errors(bench: Bench, questions: Path) 
     ]
 
 
+def test_a_replaced_output_keeps_nothing_of_the_old_one(bench: Bench, questions: Path) -> None:
+    rows = bench.folder / "rows.jsonl"
+    assert compare(bench, questions, "-o", rows).code == 0
+    assert compare(bench, questions, "-o", rows, "--force-new", "--limit", "1").code == 0
+
+    assert [row["id"] for row in read_rows(rows)] == ["two"]
+
+
 def test_row_errors_exit_1_and_are_said(bench: Bench) -> None:
     source = write_lines(bench.folder / "in.jsonl", [*QUESTIONS, {"id": "p", "prompt": "x"}, b"{"])
     done = compare(bench, source, "-o", bench.folder / "rows.jsonl")

@@ -149,6 +149,19 @@ def test_findings_are_said(tmp_path: Path) -> None:
     assert re.search(r"Questions without a result:\s+prompt_too_long 1", shown)
 
 
+def test_positions_are_named_where_they_matter(tmp_path: Path) -> None:
+    content = []
+    for i in range(10):
+        own = row(i)
+        own["orderings"][1]["logprobs"].reverse()  # the same option, now at the second position
+        content.append(own)
+    text = page_of(tmp_path, content)
+    assert "The positions are chosen evenly, as far as can be told (χ², p = 1)." in text
+
+    text = page_of(tmp_path, [row(i) for i in range(10)], "--force-new")
+    assert "Of 2 options, the one at 1. is chosen in 100.0 % (100.0 to 100.0 %) of the" in text
+
+
 def test_noise_is_said(tmp_path: Path) -> None:
     own = row(1)
     own["orderings"][0]["repeat"] = own["orderings"][0]["logprobs"]
