@@ -306,6 +306,7 @@ def compare(
     dry_run: DryRun = False,
     manifest: ManifestPath = None,
     force_new: ForceNew = False,
+    resume: Resume = False,
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="All figures as one JSON line.")] = False,
 ) -> None:
@@ -319,7 +320,9 @@ def compare(
     from scorer.thresholds import Threshold
 
     thresholds = [Threshold.parse(text) for text in fail_if or ()]
-    outcome = Outcome(seed, pride_fraction, thresholds, summary, report, force_new, Reporter(quiet))
+    outcome = Outcome(
+        seed, pride_fraction, thresholds, summary, report, force_new or resume, Reporter(quiet)
+    )
     outcome.check()
     if rows_from is not None:
         if source is not None or model is not None or output != "-":
@@ -333,7 +336,7 @@ def compare(
             manifest = Path(f"{out}.manifest.json")
         asked = Orders(orders.value, max_orders, seed)
         with Source(source) as records:
-            job = Job(records, out, manifest, limit, force_new, outcome.reporter)
+            job = Job(records, out, manifest, limit, force_new, outcome.reporter, resume=resume)
             counts = job.check()
             scorer = Scorer(
                 model,

@@ -117,7 +117,7 @@ def second_pass(
     answers = score(reordered(record, order) for record, order in asked)
     return {
         (record.line, order): tuple(option.logprob for option in answer.options)
-        for (record, order), answer in zip(asked, answers, strict=True)
+        for (record, order), answer in zip(asked, answers, strict=False)  # a stop ends it early
         if answer.options is not UNSET
     }
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,16 @@ import msgspec
 from msgspec import UNSET
 
 from scorer import __version__
-from scorer.compare import Comparison, ask, plan, second_pass
-from scorer.compare_rows import decode_rows, encode_row
+from scorer.compare import Comparison, Repeats, ask, plan, second_pass
+from scorer.compare_rows import CompareRow, decode_row, decode_rows, encode_row
 from scorer.errors import InputError, UsageError
-from scorer.job import Job, produced_by, work_done
-from scorer.manifest import write_manifest
+from scorer.job import Job
+from scorer.job_run import CHECKPOINT_SECONDS, Run
 from scorer.orderings import Orders
-from scorer.output import writing
+from scorer.output import RowFile, StdoutRows, writing
 from scorer.pride import check_fraction
-from scorer.rows import RowDigest
-from scorer.source import Counts, at_line, reading
+from scorer.source import Counts, Marks, at_line, reading
+from scorer.stopping import StopRequest
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -127,61 +128,106 @@ class Outcome:
         return findings
 
 
+class CompareRun(Run):
+    """The run of a comparison: a row a question instead of a record, its figures at the end.
+
+    repeats: questions that are read twice. comparison: of all rows, those that were there too.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        scorer: Scorer,
+        counts: Counts,
+        out: RowFile | StdoutRows,
+        orders: Orders,
+        repeats: int,
+    ) -> None:
+        super().__init__(job, scorer, counts, out)
+        self.comparison = Comparison()
+        self._orders = orders
+        self._sample = repeats
+        self._again: Repeats | None = None
+
+    @property
+    def produced(self) -> dict[str, Json]:
+        """What produced the rows; of a job that had nothing left to do, what its manifest says."""
+        return self._head or self._kept.whole
+
+    def _take_in(self, line: bytes) -> int:
+        row = decode_row(line)
+        if row.line is UNSET:
+            raise msgspec.ValidationError("a row of this job has its line")
+        self.comparison.add(row)
+        self._last_line = row.line
+        return row.line
+
+    def _rows(
+        self, start: int, end: int, stop: StopRequest, marks: Marks | None = None
+    ) -> Iterator[CompareRow]:
+        score = partial(self._scorer.score, stop=stop)
+        source = self._job.source
+        if self._again is None:
+            span = source.records(self._end, start=self._first)
+            self._again = second_pass(score, span, self._orders, self._sample)
+        records = source.records(end, start=start, marks=marks)
+        return ask(score, records, self._orders, self._again)
+
+    def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        for row in self._rows(start, end, StopRequest()):
+            assert row.line is not UNSET
+            yield row.line, encode_row(row)
+
+    def _score(self, stop: StopRequest) -> None:
+        job, out, counts = self._job, self._out, self._scorer.reader.counts
+        due = time.monotonic() + CHECKPOINT_SECONDS
+        with job.reporter.counting(self._end - self._first, self._kept.rows) as counter:
+            start = self._first + self._kept.rows
+            for row in self._rows(start, self._end, stop, self._marks):
+                assert row.line is not UNSET
+                line = encode_row(row)
+                out.write(line)
+                self._kept.digest.update(line)
+                self.comparison.add(row)
+                self._marks.pass_by(row.line)
+                errors = self.comparison.errors.total()
+                if row.error is not UNSET:
+                    _say_error(job, row.line, row.error.message, errors)
+                counter.advance(errors=errors, fill=counts.fill)
+                if time.monotonic() >= due:
+                    self._checkpoint()
+                    due = time.monotonic() + CHECKPOINT_SECONDS
+        if stop() and self._first + self._kept.rows < self._end:
+            raise stop.error()
+
+    def _counted(self) -> dict[str, Json]:
+        errors: dict[str, Json] = dict(sorted(self.comparison.errors.items()))
+        return {"records": self.comparison.rows, "errors": errors}
+
+
 def run(
     job: Job, scorer: Scorer, counts: Counts, orders: Orders, repeats: int, outcome: Outcome
 ) -> Findings:
     """Ask, write rows and manifest, conclude. repeats: questions that are read twice.
 
-    Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError.
+    Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError,
+    InterruptError; the rows written until then are whole, and in a file the job can be resumed.
     """
-    started = time.perf_counter()
-    reader = scorer.reader
-    loaded = time.perf_counter()
-    again = second_pass(scorer.score, job.source.records(job.limit), orders, repeats)
-    repeated = time.perf_counter()
-    comparison = Comparison()
-    digest = RowDigest()
-    total = counts.records if job.limit is None else min(counts.records, job.limit)
-    with job.opened() as out, job.reporter.counting(total) as counter:
-        out.start()
-        for row in ask(scorer.score, job.source.records(job.limit), orders, again):
-            line = encode_row(row)
-            out.write(line)
-            digest.update(line)
-            comparison.add(row)
-            if row.error is not UNSET and row.line is not UNSET:
-                _say_error(job, row.line, row.error.message, comparison.errors.total())
-            counter.advance(errors=comparison.errors.total(), fill=reader.counts.fill)
-        out.sync()
-    asked = time.perf_counter()
-    manifest: dict[str, Json] = {
-        **produced_by(job, scorer, counts),
-        "compare": {
-            "orders": orders.kind,
-            "max_orders": orders.limit,
-            "seed": orders.seed,
-            "repeated_questions": repeats,
-        },
-        "counts": {
-            "records": comparison.rows,
-            "errors": dict(sorted(comparison.errors.items())),
-            **work_done(scorer),
-        },
-        "rows": digest.rows,
-        "rows_sha256": digest.hexdigest(),
+    scorer.settings["compare"] = {
+        "orders": orders.kind,
+        "max_orders": orders.limit,
+        "seed": orders.seed,
+        "repeated_questions": repeats,
     }
-    if job.manifest is not None:
-        timings: dict[str, Json] = {
-            "load_seconds": loaded - started,
-            "repeat_seconds": repeated - loaded,
-            "compare_seconds": asked - repeated,
-            "selftest": "remembered" if reader.selftests.remembered else "run",
-        }
-        with writing(str(job.manifest)):
-            write_manifest(job.manifest, {**manifest, "timings": timings})
-    reads, seconds = reader.counts.reads, asked - loaded
-    job.reporter.say(f"{reads:,} reads in {seconds:,.1f} s, {reads / seconds:,.0f} reads/s")
-    return outcome.conclude(job.source.name, comparison, manifest, "")
+    with job.opened() as out:
+        asking = CompareRun(job, scorer, counts, out, orders, repeats)
+        asking.go()
+    if asking.seconds is not None:
+        reads = scorer.reader.counts.reads
+        speed = f"{reads / asking.seconds:,.0f} reads/s"
+        job.reporter.say(f"{reads:,} reads in {asking.seconds:,.1f} s, {speed}")
+    manifest = asking.produced if job.manifest is None else read_json(job.manifest)
+    return outcome.conclude(job.source.name, asking.comparison, manifest, "")
 
 
 def rehearse(job: Job, scorer: Scorer, orders: Orders) -> bool:
@@ -219,18 +265,26 @@ def conclude_from(rows: Path, outcome: Outcome) -> Findings:
     return outcome.conclude(str(rows), comparison, manifest, note)
 
 
+def read_json(path: Path) -> dict[str, Json]:
+    """Return a manifest. Raises InputError."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a manifest: {error}; restore it, or remove it") from error
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path}: not a manifest; restore it, or remove it")
+    return manifest
+
+
 def _manifest_beside(rows: Path) -> tuple[Mapping[str, Json] | None, str]:
     """Return the manifest of these rows and no others, or None and why."""
     path = Path(f"{rows}.manifest.json")
     if not path.is_file():
         return None, f"no manifest {path.name} beside the rows"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not a manifest: {error}; restore it, or remove it") from error
+    manifest = read_json(path)
     with reading(str(rows)), rows.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if not isinstance(manifest, dict) or manifest.get("rows_sha256") != digest:
+    if manifest.get("rows_sha256") != digest:
         return None, f"{path.name} belongs to other rows (their sha256 differs)"
     return manifest, ""
 

@@ -109,6 +109,15 @@ def encode_row(row: CompareRow) -> bytes:
     return line + b"\n"
 
 
+def decode_row(line: bytes) -> CompareRow:
+    """One line of :func:`encode_row`. Raises msgspec.DecodeError for any other."""
+    row = _DECODER.decode(line)
+    try:
+        return row if row.error is not UNSET else completed(row, reading_of(row))
+    except ValueError as error:
+        raise msgspec.ValidationError(str(error)) from error
+
+
 def decode_rows(path: Path) -> Iterator[CompareRow]:
     """The rows of a file, in order, checked and with all that is derived made anew.
 
@@ -121,9 +130,7 @@ def decode_rows(path: Path) -> Iterator[CompareRow]:
             if not line.strip():
                 continue
             try:
-                row = _DECODER.decode(line)
-                if row.error is UNSET:
-                    row = completed(row, reading_of(row))
+                row = decode_row(line)
                 if row.id is not None and lines.setdefault(str(row.id), number) != number:
                     first = lines[str(row.id)]
                     raise ValueError(

@@ -76,15 +76,17 @@ class Run:
         self._loaded = True
         self._head = produced_by(job, self._scorer, self._counts)
         self._head["earlier_numerics"] = self._earlier_numerics()
-        self._out.start(self._kept.size)
-        self._scoring_since = time.perf_counter()
-        if self._kept.manifest is None or self._kept.manifest.complete:
-            self._checkpoint()
-        with self._resumable():
-            self._score()
-        self._out.sync()
-        self.seconds = time.perf_counter() - self._scoring_since
-        self._checkpoint(complete=True)
+        stop = StopRequest()
+        with stop.listening(quiet=job.reporter.quiet):
+            self._out.start(self._kept.size)
+            self._scoring_since = time.perf_counter()
+            if self._kept.manifest is None or self._kept.manifest.complete:
+                self._checkpoint()
+            with self._resumable():
+                self._score(stop)
+            self._out.sync()
+            self.seconds = time.perf_counter() - self._scoring_since
+            self._checkpoint(complete=True)
 
     def _is_new(self) -> bool:
         """Whether there is no row to go on behind: no file, or a job that died before its first."""
@@ -152,30 +154,31 @@ class Run:
         """Score the last rows again. Raises UsageError when a byte of one differs."""
         tail = self._kept.tail
         end = self._first + self._kept.rows
-        records = self._job.source.records(end, start=end - len(tail))
-        for row, line in zip(self._scorer.score(records), tail, strict=True):
-            if encode_score(row) != line:
+        again = self._scored_again(end - len(tail), end)
+        for (number, row), line in zip(again, tail, strict=True):
+            if row != line:
                 raise UsageError(
                     "--resume: the driver is another, and the row of "
-                    f"{at_line(self._job.source.name, row.line, 'comes out differently with it')}; "
+                    f"{at_line(self._job.source.name, number, 'comes out differently with it')}; "
                     "go on with the driver that the manifest names, or --force-new starts over"
                 )
         self._job.reporter.say(
             f"the driver is another; the last {len(tail)} rows came out the same, to the bit"
         )
 
-    def _score(self) -> None:
-        """Write a row for each record that has none."""
+    def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the input line and the row of records that have one already."""
+        for row in self._scorer.score(self._job.source.records(end, start=start)):
+            yield row.line, encode_score(row)
+
+    def _score(self, stop: StopRequest) -> None:
+        """Write a row for each record that has none, until asked to stop."""
         job, reader, out = self._job, self._scorer.reader, self._out
         start = self._first + self._kept.rows
         digest, summary, counts = self._kept.digest, self.summary, reader.counts
-        stop = StopRequest()
         due = time.monotonic() + CHECKPOINT_SECONDS
         records = job.source.records(self._end, start=start, marks=self._marks)
-        with (
-            stop.listening(quiet=job.reporter.quiet),
-            job.reporter.counting(self._end - self._first, self._kept.rows) as counter,
-        ):
+        with job.reporter.counting(self._end - self._first, self._kept.rows) as counter:
             for row in self._scorer.score(records, stop=stop):
                 if row.error is not UNSET and job.on_error == "stop":
                     raise StopAtError(at_line(job.source.name, row.line, row.error.message))
@@ -231,7 +234,7 @@ class Run:
         manifest = {
             **self._head,
             "complete": complete,
-            "counts": {**self.summary.fields(), **self._work()},
+            "counts": {**self._counted(), **self._work()},
             "rows": kept.rows,
             "rows_sha256": kept.digest.hexdigest(),
             "scored_input": self._scored_input(),
@@ -246,6 +249,10 @@ class Run:
         if end is None:
             return {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
         return {"bytes": end.bytes, "sha256": end.sha256}
+
+    def _counted(self) -> dict[str, Json]:
+        """What the rows so far come to."""
+        return self.summary.fields()
 
     def _work(self) -> dict[str, int]:
         """The work of this run and of those before it, as far as they told."""

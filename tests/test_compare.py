@@ -450,7 +450,7 @@ def test_two_runs_write_the_same_bytes_and_from_needs_no_model(
     manifest = json.loads((folder / "a" / "rows.jsonl.manifest.json").read_bytes())
     written = (folder / "a/rows.jsonl").read_bytes()
     assert manifest["rows_sha256"] == hashlib.sha256(written).hexdigest()
-    assert manifest["compare"] == {
+    assert manifest["settings"]["compare"] == {
         "orders": "cyclic",
         "max_orders": None,
         "seed": 0,
@@ -538,6 +538,58 @@ def test_a_replaced_output_keeps_nothing_of_the_old_one(bench: Bench, questions:
     assert compare(bench, questions, "-o", rows, "--force-new", "--limit", "1").code == 0
 
     assert [row["id"] for row in read_rows(rows)] == ["two"]
+
+
+def test_an_interrupted_job_goes_on(bench: Bench, questions: Path) -> None:
+    """Stopped behind the second row: the same bytes and figures as without a stop."""
+    whole, part = bench.folder / "whole.jsonl", bench.folder / "part.jsonl"
+    once = compare(bench, questions, "-o", whole, "--json", "-q")
+    assert compare(bench, questions, "-o", part, "--limit", "2", "-q").code == 0
+    assert len(read_rows(part)) == 2
+    again = compare(bench, questions, "-o", part, "--resume", "--json", "-q")
+
+    assert again.code == 0, again.err
+    assert part.read_bytes() == whole.read_bytes()
+    assert again.out == once.out
+    # Nothing left to do needs no model.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scorer.scoring.Scorer.reader", None)
+        third = compare(bench, questions, "-o", part, "--resume", "--json", "-q")
+    assert third.out == once.out
+
+
+@pytest.mark.parametrize(
+    "other", [("--orders", "all"), ("--seed", "1"), ("--noise-sample", "1"), ("--labels", "digits")]
+)
+def test_other_settings_do_not_go_on(bench: Bench, questions: Path, other: tuple[str, str]) -> None:
+    rows = bench.folder / "rows.jsonl"
+    assert compare(bench, questions, "-o", rows, "--limit", "1", "-q").code == 0
+    kept = rows.read_bytes()
+
+    done = compare(bench, questions, "-o", rows, "--resume", "-q", *other)
+    refused(done, "--resume goes on with the same input, model, settings and numerics only")
+    assert rows.read_bytes() == kept
+
+
+def test_behind_another_driver_the_last_rows_are_asked_again(bench: Bench, questions: Path) -> None:
+    rows = bench.folder / "rows.jsonl"
+    beside = Path(f"{rows}.manifest.json")
+    assert compare(bench, questions, "-o", rows, "--limit", "2", "-q").code == 0
+    manifest = json.loads(beside.read_bytes())
+    manifest["numerics"]["driver"] = "another"
+    beside.write_text(json.dumps(manifest), encoding="utf-8")
+
+    done = compare(bench, questions, "-o", rows, "--resume")
+    assert done.code == 0, done.err
+    assert "the last 2 rows came out the same, to the bit" in done.err
+    assert len(read_rows(rows)) == 4
+
+
+def test_scores_do_not_go_on_as_a_comparison(bench: Bench, questions: Path) -> None:
+    rows = bench.folder / "rows.jsonl"
+    run("score", questions, "-m", bench.model, "--device", "cpu", "-o", rows, "-q")
+
+    refused(compare(bench, questions, "-o", rows, "--resume"), "settings.compare: was null, is")
 
 
 def test_row_errors_exit_1_and_are_said(bench: Bench) -> None:

@@ -153,7 +153,8 @@ def test_positions_are_named_where_they_matter(tmp_path: Path) -> None:
     content = []
     for i in range(10):
         own = row(i)
-        own["orderings"][1]["logprobs"].reverse()  # the same option, now at the second position
+        first, second = own["orderings"]
+        second["logprobs"] = first["logprobs"][::-1]  # the same option, now at position 2
         content.append(own)
     text = page_of(tmp_path, content)
     assert "The positions are chosen evenly, as far as can be told (χ², p = 1)." in text
