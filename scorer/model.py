@@ -192,7 +192,7 @@ def choose_device(name: DeviceName) -> torch.device:
 
 def default_shape(device: torch.device) -> BatchShape:
     """Return the batch shape used where the user gives none; measured, see docs/measurements.md."""
-    return BatchShape(8192, 128) if device.type == "cuda" else BatchShape(512, 32)
+    return BatchShape(8192, 128) if device.type == "cuda" else BatchShape(512, 16)
 
 
 def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
