@@ -115,8 +115,8 @@ def kill_once(victim: Victim, chance: random.Random, *, at: int) -> None:
     behind = len(written) - (written.rfind(b"\n") + 1)
     if code == -signal.SIGKILL:
         victim.torn.append((len(written), behind))
-    elif code == 128 + sort and (manifest_file := Path(f"{victim.out}.manifest.json")).exists():
-        manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
+    elif code == 128 + sort and len(written) != before:  # else it was not writing yet
+        manifest = json.loads(Path(f"{victim.out}.manifest.json").read_text(encoding="utf-8"))
         assert behind == 0
         assert manifest["rows"] == written.count(b"\n")
 
