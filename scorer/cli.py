@@ -12,7 +12,7 @@ import sys
 import threading
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -361,6 +361,145 @@ def compare(
     for failure in findings.failures:
         print(f"scorer: {failure}", file=sys.stderr)
     if not findings.clean:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def check(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[INPUT]", help="JSONL file; - for stdin (default: the examples)."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Folder of a Qwen3 checkpoint, or a hub id.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="More of everything; every rung.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this scenario; repeats.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="All but this scenario; repeats.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the scenarios' names.")] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="SCORES", help="Score these rows' records again and compare instead."),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(callback=_at_least_one, help="With --against: N rows, chosen by their ids."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all results as a JSON file.")] = None,
+    revision: Revision = None,
+    device: DeviceOption = Device.auto,
+    dtype: DtypeOption = Dtype.auto,
+    isolation: Annotated[
+        Isolation | None, typer.Option(help="How reads are kept apart (default: packed).")
+    ] = None,
+    reduction: Annotated[
+        Reduction, typer.Option(help="Where distributions are reduced; the bits are the same.")
+    ] = Reduction.auto,
+    tokens_per_forward: TokensPerForward = None,
+    rows_per_forward: RowsPerForward = None,
+    system: System = None,
+    question_template: QuestionTemplate = None,
+    parse_special: ParseSpecial = False,
+    truncate_prompt: TruncatePrompt = False,
+    labels: Annotated[
+        str | None, typer.Option(help="What stands for the options (default: letters).")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(callback=_at_least_one, help="The first N records (default: by level)."),
+    ] = None,
+    force_new: Annotated[
+        bool, typer.Option("--force-new", help="Replace a report that exists.")
+    ] = False,
+    quiet: Quiet = False,
+    json: Annotated[bool, typer.Option("--json", help="All results as one JSON line.")] = False,
+) -> None:
+    """Prove, on this machine with this model, that scores are bitwise reproducible."""
+    from scorer.check import SCENARIOS, choose
+
+    if list_:
+        from scorer.check_report import listing
+
+        print(listing(SCENARIOS), end="")
+        return
+    if model is None:
+        raise UsageError("check needs --model: a folder of a Qwen3 checkpoint, or a hub id")
+    if quick and full:
+        raise UsageError("--quick does less, --full does more: take one")
+    scenarios = choose(only or (), skip or ())
+    from scorer.against import Earlier
+    from scorer.check_job import Report, bundled_examples, check_against
+    from scorer.check_job import check as check_records
+    from scorer.check_subject import FULL, NORMAL, QUICK
+    from scorer.progress import Reporter
+    from scorer.scoring import Scorer
+    from scorer.source import Source
+
+    document = Report(report, force_new, json)
+    document.check()
+    given: dict[str, Any] = {
+        "device": None if device is Device.auto else device.value,
+        "dtype": None if dtype is Dtype.auto else dtype.value,
+        "isolation": None if isolation is None else isolation.value,
+        "reduction": None if reduction is Reduction.auto else reduction.value,
+        "tokens_per_forward": tokens_per_forward,
+        "rows_per_forward": rows_per_forward,
+        "system": system,
+        "question_template": _read_template(question_template),
+        "parse_special": parse_special or None,
+        "truncate_prompt": truncate_prompt or None,
+        "labels": labels,
+    }
+    if against is None:
+        if sample is not None:
+            raise UsageError("--sample is of the rows of --against SCORES; name them")
+        names = [source] if source is not None else bundled_examples()
+        options = {name: value for name, value in given.items() if value is not None}
+        scorer = Scorer(model, revision=revision, **options)
+        level = QUICK if quick else FULL if full else NORMAL
+        code = check_records(names, scorer, scenarios, level, limit, document, Reporter(quiet))
+    else:
+        if only or skip or quick or full or limit is not None:
+            raise UsageError(
+                "--against compares rows and runs no scenarios: leave out --only, --skip, "
+                "--quick, --full and --limit"
+            )
+        earlier = Earlier.read(against)
+        with Source(source if source is not None else earlier.input_name()) as records:
+            from scorer.job import cache_dir
+
+            options = earlier.options(given)
+            scorer = Scorer(model, revision=revision, cache=cache_dir(), **options)
+            code = check_against(records, scorer, earlier, sample, document, Reporter(quiet))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="Rows of scorer score.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Other rows of the same records.")],
+    quiet: Quiet = False,
+    json: Annotated[bool, typer.Option("--json", help="All results as one JSON line.")] = False,
+) -> None:
+    """Compare two files of scores bit by bit and record by record, without a model."""
+    from scorer.diff import diff as compare_files
+    from scorer.progress import Reporter
+
+    difference = compare_files(before, after)
+    if json:
+        from json import dumps
+
+        print(dumps(difference.fields(), ensure_ascii=False))
+    verdict = "the same bits" if difference.equal else "NOT the same"
+    rows = [("verdict", verdict), *difference.table()]
+    Reporter(quiet).table(f"{before} and {after}", rows)
+    if not difference.equal:
         raise typer.Exit(EXIT_FINDINGS)
 
 

@@ -179,18 +179,10 @@ def _same_file(a: Path, b: Path) -> bool:
 
 def identity(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
     """Return what of a manifest is known without the weights; equal for equal runs."""
-    checkpoint = scorer.checkpoint
-    tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
     shard = None if job.shard is None else str(job.shard)
     return {
         "scorer": __version__,
-        "model": {
-            "name": checkpoint.name,
-            "revision": checkpoint.revision,
-            "config_sha256": sha256_of(checkpoint.config),
-            "tokenizer_sha256": hash_files(file for file in tokenizer if file.is_file()),
-            "template_sha256": scorer.prompter.template_sha256,
-        },
+        "model": model_identity(scorer),
         "settings": {**scorer.settings, "limit": job.limit, "shard": shard},
         "input": {
             "name": job.source.name,
@@ -199,6 +191,19 @@ def identity(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
             "records": counts.records,
             "blank_lines": counts.blank,
         },
+    }
+
+
+def model_identity(scorer: Scorer) -> dict[str, Json]:
+    """Return what of a model and its tokenizer is known without the weights."""
+    checkpoint = scorer.checkpoint
+    tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    return {
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "config_sha256": sha256_of(checkpoint.config),
+        "tokenizer_sha256": hash_files(file for file in tokenizer if file.is_file()),
+        "template_sha256": scorer.prompter.template_sha256,
     }
 
 

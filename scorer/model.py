@@ -177,6 +177,25 @@ class Qwen3:
             return torch.mm(hidden, self._head.t(), out_dtype=torch.float32)
         return torch.mm(hidden.to(torch.float32), self._head.t())
 
+    def plain(self) -> Any:
+        """Return a transformers model as it comes, over the same weights.
+
+        Its own modules and configuration, nothing of ours in it; the tensors are shared, so it
+        takes no memory of its own. For what is compared with: chat turns, padded batches.
+        """
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+        from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+        config = Qwen3Config(**self.checkpoint.config)
+        with torch.device("meta"):
+            plain = Qwen3ForCausalLM._from_config(
+                config, dtype=self.dtype, attn_implementation="sdpa"
+            )
+        plain.load_state_dict(self._model.state_dict(), assign=True)
+        # Frequencies are no weights: on the meta device they were never computed.
+        plain.model.rotary_emb = Qwen3RotaryEmbedding(plain.config).to(self.device)
+        return plain.eval()
+
     def _to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
 
