@@ -2,17 +2,19 @@
 
 A Qwen3 of about 3.8 million parameters learns to answer lettered sentiment questions over short
 English texts, options in any order, by one letter after the chat template's empty think block.
-Two commands make the files (the first is exact, the second up to floating-point order):
+Three commands make the files (the first is exact, the others up to floating-point order):
 
     python examples/train_demo_model.py tokenizer
-    python examples/train_demo_model.py train
+    python examples/train_demo_model.py train --out out/first-stage
+    python examples/train_demo_model.py tune --model out/first-stage
 
-and a third measures them:
+and a fourth measures them:
 
     python examples/train_demo_model.py evaluate
 
-Everything is seeded. ``train`` takes minutes on one GPU; on a CPU use ``--steps`` and ``--batch``
-to shorten it.
+``train`` starts from random weights and reads sentences of fixed templates; ``tune`` goes on from
+those weights with sentences composed from parts, most of them unlike any other. Everything is
+seeded. ``train`` takes minutes on one GPU, ``tune`` some tens of minutes on one CPU core.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from demo_training.composed import Composer
 from demo_training.data import Writer
 from demo_training.evaluation import evaluate
 from demo_training.tokens import BPE_SIZE, VOCAB_ROWS, Encoder, render_prompt, train_tokenizer
@@ -40,6 +43,10 @@ MODEL_DIR: Final = Path(__file__).parent / "demo-model"
 ANSWER_TOKENS: Final = 8  # the longest answer has fewer
 TEXT_TOKENS: Final = 8  # places of the prompt, drawn at random, whose next token is a target too
 HINTS: Final = 10
+STAGES: Final[dict[str, dict[str, float]]] = {  # defaults of the command line
+    "train": {"examples": 600_000, "steps": 3200, "batch": 512, "lr": 1e-3, "warm": 300},
+    "tune": {"examples": 40_000, "steps": 1000, "batch": 32, "lr": 3e-4, "warm": 50},
+}
 
 
 # -------------------------------------------------------------------------------- training data
@@ -55,15 +62,25 @@ class Corpus:
     answers: np.ndarray[Any, np.dtype[np.int64]]
 
 
-def _make_shard(job: tuple[Path, int, int]) -> Corpus:
-    directory, seed, count = job
-    writer = Writer(seed, "train")
-    plain = Encoder(directory, seed, dropout=0.0)
-    broken = Encoder(directory, seed, dropout=0.2)
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one worker makes: ``count`` examples of the first stage, or of the second (composed)."""
+
+    directory: Path
+    seed: int
+    count: int
+    composed: bool
+
+
+def _make_shard(shard: Shard) -> Corpus:
+    seed = shard.seed
+    writer = Composer(seed) if shard.composed else Writer(seed, "train")
+    plain = Encoder(shard.directory, seed, dropout=0.0)
+    broken = Encoder(shard.directory, seed, dropout=0.5 if shard.composed else 0.2)
     ids: list[int] = []
     hints: list[int] = []
     ends, answers = [], []
-    for index in range(count):
+    for index in range(shard.count):
         example = writer.example()
         encoder = broken if index % 2 else plain
         own = encoder.encode_prompt(
@@ -81,11 +98,11 @@ def _make_shard(job: tuple[Path, int, int]) -> Corpus:
     )
 
 
-def make_corpus(directory: Path, seed: int, count: int, workers: int) -> Corpus:
+def make_corpus(directory: Path, seed: int, count: int, workers: int, *, composed: bool) -> Corpus:
     """``count`` training examples; the same ones for any number of workers."""
     size = 20_000
     counts = [min(size, count - first) for first in range(0, count, size)]
-    jobs = [(directory, seed * 1000 + k, n) for k, n in enumerate(counts)]
+    jobs = [Shard(directory, seed * 1000 + k, n, composed) for k, n in enumerate(counts)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         shards = pool.map(_make_shard, jobs, chunksize=1)
     starts = np.cumsum([0] + [len(shard.ids) for shard in shards])
@@ -117,8 +134,13 @@ class Minibatch:
         return (self.ids, self.hints, self.at, self.answer, self.text)
 
 
-def minibatches(corpus: Corpus, size: int, rng: np.random.Generator) -> Iterable[Minibatch]:
-    """One pass in random order; batches of examples of like length, in random order themselves."""
+def minibatches(
+    corpus: Corpus, size: int, multiple: int, rng: np.random.Generator
+) -> Iterable[Minibatch]:
+    """One pass in random order; batches of examples of like length, in random order themselves.
+
+    Their width is a multiple of ``multiple``.
+    """
     starts = np.concatenate([[0], corpus.ends[:-1]])
     lengths = corpus.ends - starts
     order = rng.permutation(len(lengths))
@@ -127,18 +149,19 @@ def minibatches(corpus: Corpus, size: int, rng: np.random.Generator) -> Iterable
         part = order[first : first + chunk]
         part = part[np.argsort(lengths[part], kind="stable")]
         for b in rng.permutation(len(part) // size):
-            yield _minibatch(corpus, starts, part[b * size : (b + 1) * size], rng)
+            yield _minibatch(corpus, starts, part[b * size : (b + 1) * size], multiple, rng)
 
 
 def _minibatch(
     corpus: Corpus,
     starts: np.ndarray[Any, np.dtype[np.int64]],
     rows: np.ndarray[Any, np.dtype[np.int64]],
+    multiple: int,
     rng: np.random.Generator,
 ) -> Minibatch:
     lengths = corpus.ends[rows] - starts[rows]
     first_answer = corpus.answers[rows] - starts[rows]
-    width = -(-int(lengths.max()) // 16) * 16
+    width = -(-int(lengths.max()) // multiple) * multiple
     inside = np.arange(width) < lengths[:, None]
     source = np.where(inside, starts[rows][:, None] + np.arange(width), 0)
     ids = np.where(inside, corpus.ids[source], 0).astype(np.int64)
@@ -198,10 +221,12 @@ class Trainer:
     CUDA graph, one for each width of batch.
     """
 
-    def __init__(self, device: torch.device, lr: float, eager: bool) -> None:
+    def __init__(
+        self, model: Qwen3ForCausalLM, device: torch.device, lr: float, eager: bool
+    ) -> None:
         self.device = device
         self._eager = eager or device.type == "cpu"
-        self.model = new_model().to(device)
+        self.model = model.to(device)
         self.head = torch.nn.Linear(self.model.config.hidden_size, HINTS).to(device)
         self._lr = lr
         self.losses = torch.zeros(3, device=device)
@@ -277,22 +302,29 @@ def train(options: argparse.Namespace) -> None:
     began = time.monotonic()
     torch.manual_seed(options.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    corpus = make_corpus(options.model, options.seed, options.examples, options.workers)
+    tunes = options.command == "tune"
+    corpus = make_corpus(
+        options.model, options.seed, options.examples, options.workers, composed=tunes
+    )
     made = time.monotonic() - began
     print(f"{len(corpus.ends)} examples, {len(corpus.ids)} tokens in {made:.0f} s", flush=True)
-    trainer = Trainer(device, options.lr, options.eager)
+    model = new_model()
+    if tunes:
+        model = Qwen3ForCausalLM.from_pretrained(options.model, dtype=torch.float32).train()
+    trainer = Trainer(model, device, options.lr, options.eager)
+    multiple = 1 if device.type == "cpu" else 16  # few widths on a GPU: a graph for each
     count = sum(p.numel() for p in trainer.model.parameters())
     print(f"{count} parameters, on {device}", flush=True)
     rng = np.random.default_rng(options.seed)
     step, done = 0, 0.0
     while done < 1:
-        for batch in minibatches(corpus, options.batch, rng):
+        for batch in minibatches(corpus, options.batch, multiple, rng):
             # Whichever runs out first, steps or minutes, drives the schedule to its end.
             minutes = (time.monotonic() - began) / 60
             done = max(step / options.steps, minutes / options.minutes)
             if done >= 1:
                 break
-            warm = min((step + 1) / 300, 1.0)
+            warm = min((step + 1) / options.warm, 1.0)
             trainer.step(batch, warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done))))
             step += 1
             if step % options.log_every == 0:
@@ -312,24 +344,36 @@ def train(options: argparse.Namespace) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Train the demonstration model.")
-    parser.add_argument("command", choices=("tokenizer", "train", "evaluate"))
-    parser.add_argument("--model", type=Path, default=MODEL_DIR, help="folder with the tokenizer")
+    parser.add_argument("command", choices=("tokenizer", "train", "tune", "evaluate"))
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=MODEL_DIR,
+        help="folder with the tokenizer (tune: and the weights)",
+    )
     parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder for the weights")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--examples", type=int, default=800_000)
-    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--examples", type=int)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--minutes", type=float, default=120.0, help="stop after this long")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--lr", type=float, help="at its peak")
+    parser.add_argument("--warm", type=int, help="steps until the peak")
+    parser.add_argument("--threads", type=int, help="CPU threads of a step")
     parser.add_argument("--eager", action="store_true", help="GPU: launch kernels one by one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--log-every", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=1000)
     parser.add_argument("--eval-examples", type=int, default=3000)
     options = parser.parse_args()
+    for name, value in STAGES.get(options.command, {}).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     if options.command == "tokenizer":
         train_tokenizer(options.out)
-    elif options.command == "train":
+    elif options.command in STAGES:
         train(options)
     else:
         evaluate(options.out, options.eval_examples)
