@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -20,7 +21,7 @@ from scorer.labels import PreparedOption
 from scorer.numeric import prob_mass, softmax
 from scorer.prompts import Prepared, Prompter
 from scorer.records import BadLine, Record
-from scorer.reduction import Reduced, RowRequests
+from scorer.reduction import RowRequests
 from scorer.rows import (
     Failure,
     OptionScore,
@@ -30,6 +31,7 @@ from scorer.rows import (
     TokenScore,
 )
 from scorer.shapes import IntArray, Read
+from scorer.tables import ReadResult
 
 LOW_LABEL_MASS = 0.5
 """Label mass below which a row warns that the labels are not what the model wants to answer."""
@@ -103,8 +105,8 @@ def _prompt_read(
     """Read the distribution after the prompt and, if asked, before each of its tokens but one."""
     n = len(tokens)
     if prompt_logprobs is None:
-        positions = np.array([n - 1], dtype=np.int32)
-        requests = RowRequests.of([last_targets], [top_k])
+        positions = _position(n - 1)
+        requests = _one_row(tuple(last_targets), top_k)
     else:
         positions = np.arange(n, dtype=np.int32)
         offsets = np.arange(n + 1, dtype=np.int32)
@@ -115,6 +117,17 @@ def _prompt_read(
             top_k=np.array([*[prompt_logprobs] * (n - 1), top_k], dtype=np.int32),
         )
     return Read(tokens, positions, requests)
+
+
+@lru_cache(maxsize=4096)
+def _position(at: int) -> IntArray:
+    return np.array([at], dtype=np.int32)
+
+
+@lru_cache(maxsize=4096)
+def _one_row(targets: tuple[int, ...], top_k: int) -> RowRequests:
+    """One row's requests; most records of a file ask for the same, and arrays take time to make."""
+    return RowRequests.of([targets], [top_k])
 
 
 def _option_read(tokens: IntArray, option: Sequence[int]) -> Read:
@@ -155,7 +168,7 @@ def prompt_sha256(tokens: IntArray) -> str:
 
 
 def answer(
-    plan: Plan, results: Sequence[Reduced], prompter: Prompter, notes: Sequence[str] = ()
+    plan: Plan, results: Sequence[ReadResult], prompter: Prompter, notes: Sequence[str] = ()
 ) -> Score:
     """Return a record's row from the reduced distributions of its reads, in the plan's order.
 
@@ -165,10 +178,10 @@ def answer(
     probability is zero: no number is ever put in the place of a missing one.
     """
     for reduced in results:
-        if reduced.nonfinite.any():
+        if reduced.nonfinite:
             raise RowError(
                 ErrorCode.NONFINITE_LOGITS,
-                f"{int(reduced.nonfinite.sum())} of the read's distributions hold NaN or infinite "
+                f"{reduced.nonfinite} of the read's distributions hold NaN or infinite "
                 "logits; the model or its dtype overflows on this prompt",
             )
     prepared = plan.prepared
@@ -182,13 +195,13 @@ def answer(
     for option in prepared.options:
         if _is_short(option):
             assert prompt is not None
-            logprobs = [float(prompt.target_logprob[at])]
-            greedy.append(bool(prompt.target_rank[at] == 1))
+            logprobs = [prompt.target_logprob[at]]
+            greedy.append(prompt.target_rank[at] == 1)
             at += 1
         else:
             read = next(longer)
-            logprobs = [float(value) for value in read.target_logprob]
-            greedy.append(bool((read.target_rank == 1).all()))
+            logprobs = read.target_logprob
+            greedy.append(all(rank == 1 for rank in read.target_rank))
         values.append(math.fsum(logprobs))
         if -math.inf in logprobs:
             raise _zero_probability(f"option {option.text!r}")
@@ -297,7 +310,7 @@ def _zero_probability(what: str) -> RowError:
 class _Entries:
     """The prompt read's distributions as entries with the tokens' text."""
 
-    def __init__(self, reduced: Reduced, prompter: Prompter) -> None:
+    def __init__(self, reduced: ReadResult, prompter: Prompter) -> None:
         self._reduced = reduced
         self._prompter = prompter
 
@@ -309,13 +322,13 @@ class _Entries:
 
     def chosen(self, row: int) -> TokenScore:
         reduced = self._reduced
-        return self._entry(int(reduced.chosen_id[row]), reduced.chosen_logprob[row], 1)
+        return self._entry(reduced.chosen_id[row], reduced.chosen_logprob[row], 1)
 
     def top(self, row: int) -> tuple[TokenScore, ...]:
         reduced = self._reduced
         start, end = reduced.top_offsets[row], reduced.top_offsets[row + 1]
         return tuple(
-            self._entry(int(reduced.top_id[i]), reduced.top_logprob[i], i - start + 1)
+            self._entry(reduced.top_id[i], reduced.top_logprob[i], i - start + 1)
             for i in range(start, end)
         )
 
@@ -330,8 +343,8 @@ class _Entries:
             token_id=token_id,
             text=text.text,
             bytes=tuple(text.raw),
-            logprob=float(logprob),
-            rank=int(rank),
+            logprob=logprob,
+            rank=rank,
         )
 
 

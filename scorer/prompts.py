@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,7 +181,7 @@ class Prompter:
                 drafts.append(error)
         labels = self._renderer.labels.texts
         encode = _TextIds(self._tokenizer, labels)
-        encode.encode_all(_texts(records, drafts, labels))
+        encode.encode_all(_texts(records, drafts, labels, self._tokenizer.independent_from))
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
             try:
@@ -274,6 +274,9 @@ class Prompter:
                 for text, (label, token_id) in zip(texts, labels, strict=True)
             )
         check_distinct(texts, self._tokenizer.normalise)
+        if tail.text and (start := self._tokenizer.independent_from(tail.text)):
+            rest = tail.text[start:]
+            tail = Tail(rest, encode(rest))
         return tuple(continuation(text, draft.moved, tail, encode) for text in texts)
 
     def _target(self, target: int | str, encode: _TextIds) -> PreparedTarget:
@@ -330,7 +333,10 @@ class Prompter:
 
 
 def _texts(
-    records: Iterable[Record], drafts: Iterable[Draft | RowError], labels: Sequence[str]
+    records: Iterable[Record],
+    drafts: Iterable[Draft | RowError],
+    labels: Sequence[str],
+    independent_from: Callable[[str], int],
 ) -> Iterator[str]:
     """The plain texts that the records will surely need the ids of."""
     lettered: set[tuple[str, int]] = set()
@@ -345,6 +351,9 @@ def _texts(
         yield from draft.pieces[::2]
         last, options = draft.pieces[-1], record.options or ()
         if record.question is None:
+            if options:
+                last = last[independent_from(last) :]
+                yield last
             for option in options:
                 yield last + draft.moved + option
         elif (last, len(options)) not in lettered:

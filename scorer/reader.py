@@ -26,7 +26,14 @@ from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_
 from scorer.reduction_plan import MAX_DEVICE_K
 from scorer.selftest import SelfTests
 from scorer.shapes import Batch, BatchShape, IntArray
-from scorer.tables import cut_requests, join_raw, join_requests, split_reduced
+from scorer.tables import (
+    ReadResult,
+    cut_requests,
+    join_raw,
+    join_requests,
+    split_reduced,
+    split_results,
+)
 
 ReductionPlace = Literal["host", "device"]
 ReductionName = Literal["auto", "host", "device"]
@@ -136,16 +143,24 @@ class Reader:
         self.counts.forward_tokens += batch.tokens
         return flight
 
-    def collect(self, flight: InFlight) -> list[Reduced]:
-        """Return the reduced distributions of each read of a launched batch, in its order.
+    def results(self, flight: InFlight) -> list[ReadResult]:
+        """Return the results of each read of a launched batch, in its order.
 
         Waits for the device. Raises DeviceError when it failed.
         """
+        counts = [len(read.positions) for read in flight.batch.reads]
+        return list(split_results(self._finished(flight), flight.requests, counts))
+
+    def collect(self, flight: InFlight) -> list[Reduced]:
+        """Return what ``results`` does as arrays, for who compares bits."""
+        counts = [len(read.positions) for read in flight.batch.reads]
+        return list(split_reduced(self._finished(flight), flight.requests, counts))
+
+    def _finished(self, flight: InFlight) -> Reduced:
+        """Wait for the device and take the logarithms."""
         with self._faults(flight.batch):
             self._collect_piece(flight)
-        reduced = finish(join_raw(flight.pieces), flight.requests)
-        counts = [len(read.positions) for read in flight.batch.reads]
-        return list(split_reduced(reduced, flight.requests, counts))
+        return finish(join_raw(flight.pieces), flight.requests)
 
     def _launch_piece(
         self, flight: InFlight, hidden: torch.Tensor, rows: IntArray, requests: RowRequests

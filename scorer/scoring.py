@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from scorer.manifest import Json
     from scorer.model import DeviceName, DtypeName
     from scorer.reader import InFlight, Reader, ReductionName
-    from scorer.reduction import Reduced
     from scorer.rows import Score
+    from scorer.tables import ReadResult
 
 Isolation = Literal["packed", "alone"]
 
@@ -52,7 +52,7 @@ class _Slot:
     """A record on its way: its plan and the results of its reads so far, or its row."""
 
     plan: Plan | None
-    results: list[Reduced | None]
+    results: list[ReadResult | None]
     missing: int
     row: Score | None
 
@@ -181,23 +181,36 @@ class Scorer:
         return self._plan(prepared)
 
     def prepare(self, records: Iterable[Record | BadLine]) -> Iterator[Plan | Score]:
-        """Yield each record's plan, or its error row; in order, without the model."""
-        records = iter(records)
-        while chunk := list(islice(records, _RECORDS_AT_ONCE)):
-            good = [record for record in chunk if isinstance(record, Record)]
-            prepared = iter(self.prompter.prepare(good))
-            for record in chunk:
-                if isinstance(record, BadLine):
-                    yield failed(record, record.error)
-                    continue
-                item = next(prepared)
-                if isinstance(item, RowError):
-                    yield failed(record, item)
-                    continue
-                try:
-                    yield self._plan(item)
-                except RowError as error:
-                    yield failed(item, error)
+        """Yield each record's plan, or its error row; in order, without the model.
+
+        A thread reads and tokenises the next records meanwhile; the tokenizer's own code and the
+        device's need no turn of Python's.
+        """
+        rest = iter(records)
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare") as pool:
+            ahead = pool.submit(self._prepare_some, rest)
+            while ready := ahead.result():
+                ahead = pool.submit(self._prepare_some, rest)
+                yield from ready
+
+    def _prepare_some(self, records: Iterator[Record | BadLine]) -> list[Plan | Score]:
+        """Take a handful of records and plan them; empty at the end."""
+        chunk = list(islice(records, _RECORDS_AT_ONCE))
+        prepared = iter(self.prompter.prepare([one for one in chunk if isinstance(one, Record)]))
+        plans: list[Plan | Score] = []
+        for record in chunk:
+            if isinstance(record, BadLine):
+                plans.append(failed(record, record.error))
+                continue
+            item = next(prepared)
+            if isinstance(item, RowError):
+                plans.append(failed(record, item))
+                continue
+            try:
+                plans.append(self._plan(item))
+            except RowError as error:
+                plans.append(failed(item, error))
+        return plans
 
     def _plan(self, prepared: Prepared) -> Plan:
         return plan(prepared, logprobs=self._logprobs, prompt_logprobs=self._prompt_logprobs)
@@ -268,7 +281,7 @@ class Scorer:
     ) -> InFlight | None:
         """Collect one batch, launch the next, and make the rows of the first meanwhile."""
         reader = self.reader
-        results = [] if flight is None else reader.collect(flight)
+        results = [] if flight is None else reader.results(flight)
         try:
             return None if batch is None else reader.launch(batch)
         finally:  # also when the launch fails

@@ -8,6 +8,7 @@ anything: no bit of a score depends on them.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,7 +51,8 @@ class Read:
                 f"positions and {len(self.requests.top_k)} request rows"
             )
         inside = len(self.positions) == 0 or (self.positions[0] >= 0 and self.positions[-1] < n)
-        if not inside or bool(np.any(np.diff(self.positions) <= 0)):
+        several = len(self.positions) > 1
+        if not inside or (several and bool(np.any(np.diff(self.positions) <= 0))):
             raise ValueError(f"positions must increase strictly within 0 … {n - 1}")
 
     def __len__(self) -> int:
@@ -156,8 +158,9 @@ def max_segments(tokens: int, rows: int) -> int:
 class Packer:
     """A bounded window of reads, handed out as full batches.
 
-    Each batch starts with the read that has waited longest, so nothing starves, and is then filled
-    with the longest waiting read that still fits. At most R reads share a forward, so that their
+    The first half of each batch, by tokens or by reads, are the reads that have waited longest, so
+    that none waits for more than a few batches; the rest is the longest waiting read that still
+    fits, again and again. At most R reads share a forward, so that their
     last positions fit one lm_head call. Reads longer than T, and every read in ``alone`` mode, go
     by themselves.
 
@@ -172,7 +175,8 @@ class Packer:
         self.window = window
         self.waiting_tokens = 0
         self._waiting: dict[int, Read] = {}
-        self._by_length: list[tuple[int, int]] = []
+        self._keys: dict[int, deque[int]] = {}  # by length, each from the oldest to the youngest
+        self._lengths: list[int] = []  # those that wait, ascending
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -185,30 +189,50 @@ class Packer:
     def add(self, key: int, read: Read) -> None:
         """Put a read in the window. Keys must be distinct and rise in the order of adding."""
         self._waiting[key] = read
-        # Negative keys: of equally long reads the one that has waited longest is found first.
-        insort(self._by_length, (len(read), -key))
-        self.waiting_tokens += len(read)
+        length = len(read.tokens)
+        keys = self._keys.get(length)
+        if keys is None:
+            keys = self._keys[length] = deque()
+            insort(self._lengths, length)
+        keys.append(key)
+        self.waiting_tokens += length
 
     def pop(self) -> Batch:
         """Take the next batch out of the window. Raises IndexError when the window is empty."""
         if not self._waiting:
             raise IndexError("no reads are waiting")
-        oldest = next(iter(self._waiting))
-        length = len(self._waiting[oldest])
-        chosen = [oldest]
-        del self._by_length[bisect_right(self._by_length, (length, -oldest)) - 1]
-        if self.alone:
-            tokens, room = length, 0
-        else:
+        length = self._oldest_length()
+        keys, reads = [], []
+        tokens, room = length, 0
+        if not self.alone:
             tokens = self.shape.rung(length)
-            room = self.shape.tokens - length
-        while room > 0 and len(chosen) < self.shape.rows:
-            index = bisect_right(self._by_length, (room, 0)) - 1
-            if index < 0:
+            room = self.shape.tokens
+        while True:
+            key = self._oldest_of(length)
+            keys.append(key)
+            reads.append(self._waiting.pop(key))
+            room -= length
+            if room <= 0 or len(keys) == self.shape.rows or not self._waiting:
                 break
-            size, negative_key = self._by_length.pop(index)
-            chosen.append(-negative_key)
-            room -= size
-        reads = tuple(self._waiting.pop(key) for key in chosen)
-        self.waiting_tokens -= sum(len(read) for read in reads)
-        return Batch(reads=reads, keys=tuple(chosen), tokens=tokens)
+            length = self._oldest_length()
+            half = 2 * room > self.shape.tokens and 2 * len(keys) < self.shape.rows
+            if not half or length > room:
+                index = bisect_right(self._lengths, room) - 1
+                if index < 0:
+                    break
+                length = self._lengths[index]
+        self.waiting_tokens -= sum(len(read.tokens) for read in reads)
+        return Batch(reads=tuple(reads), keys=tuple(keys), tokens=tokens)
+
+    def _oldest_length(self) -> int:
+        """The length of the read that has waited longest."""
+        return len(next(iter(self._waiting.values())).tokens)
+
+    def _oldest_of(self, length: int) -> int:
+        """Take out the key of the read of a length that has waited longest."""
+        keys = self._keys[length]
+        key = keys.popleft()
+        if not keys:
+            del self._keys[length]
+            self._lengths.remove(length)
+        return key

@@ -7,7 +7,8 @@ are joined again and cut read by read. Nothing is computed here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +69,50 @@ def split_reduced(
         )
 
 
+@dataclass(slots=True)
+class ReadResult:
+    """The reduced distributions of one read, m rows and t targets, as Python's own numbers.
+
+    nonfinite: how many rows hold NaN or infinite logits. The rest as in ``Reduced``; a read has few
+    rows, and of few values a list is many times as quick as an array.
+    """
+
+    nonfinite: int
+    chosen_id: list[int]
+    chosen_logprob: list[float]
+    target_logprob: list[float]
+    target_rank: list[int]
+    top_id: list[int]
+    top_logprob: list[float]
+    top_offsets: list[int]
+
+
+def split_results(
+    table: Reduced, requests: RowRequests, counts: Sequence[int]
+) -> Iterator[ReadResult]:
+    """Yield what ``split_reduced`` does, as results."""
+    nonfinite = table.nonfinite.tolist()
+    chosen_id, chosen_logprob = table.chosen_id.tolist(), table.chosen_logprob.tolist()
+    target_logprob, target_rank = table.target_logprob.tolist(), table.target_rank.tolist()
+    top_id, top_logprob = table.top_id.tolist(), table.top_logprob.tolist()
+    target_offsets, top_offsets = requests.target_offsets.tolist(), table.top_offsets.tolist()
+    for start, end in pairwise(accumulate(counts, initial=0)):
+        first, last = target_offsets[start], target_offsets[end]
+        top, top_end = top_offsets[start], top_offsets[end]
+        yield ReadResult(
+            nonfinite=sum(nonfinite[start:end]),
+            chosen_id=chosen_id[start:end],
+            chosen_logprob=chosen_logprob[start:end],
+            target_logprob=target_logprob[first:last],
+            target_rank=target_rank[first:last],
+            top_id=top_id[top:top_end],
+            top_logprob=top_logprob[top:top_end],
+            top_offsets=[offset - top for offset in top_offsets[start : end + 1]],
+        )
+
+
 def _join_offsets(offsets: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-    counts = np.concatenate([np.diff(table) for table in offsets])
+    counts = np.concatenate([table[1:] - table[:-1] for table in offsets])
     joined = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=joined[1:])
     return joined

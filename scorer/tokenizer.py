@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -46,6 +46,35 @@ class TokenText:
 
     text: str
     raw: bytes
+
+
+def _byte_level(*, use_regex: bool, trim_offsets: bool) -> dict[str, Any]:
+    step = {"type": "ByteLevel", "add_prefix_space": False}
+    return {**step, "trim_offsets": trim_offsets, "use_regex": use_regex}
+
+
+_QWEN_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN_SPLIT: Final = {
+    "type": "Split",
+    "pattern": {"Regex": _QWEN_PATTERN},
+    "behavior": "Isolated",
+    "invert": False,
+}
+_CUT_AT_SPACES: Final = [
+    step
+    for trim in (False, True)
+    for step in (
+        _byte_level(use_regex=True, trim_offsets=trim),  # GPT-2's own pattern
+        {
+            "type": "Sequence",
+            "pretokenizers": [_QWEN_SPLIT, _byte_level(use_regex=False, trim_offsets=trim)],
+        },
+    )
+]
+"""Pre-tokenisers for which ``Tokenizer.independent_from`` is proven."""
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -143,6 +172,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise ModelError(f"{path}: can't be loaded: {error}") from error
         self._normalizer = self._plain.normalizer
+        self._cuts_at_spaces = pre_tokenizer in _CUT_AT_SPACES
         if self._plain.num_special_tokens_to_add(False):
             raise ModelError(
                 f"{path}: the post-processor adds tokens to every text: not supported, since a "
@@ -158,6 +188,23 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, every character of it taken as text; in the library's own threads."""
         return [e.ids for e in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def independent_from(self, text: str) -> int:
+        """A place in ``text`` from which on its ids, and those of whatever follows it, don't depend
+        on what stands before; the last one easily found, or 0.
+
+        Between a letter and a space with a letter behind it Qwen's pattern always cuts, as GPT-2's
+        does: no branch of theirs goes on from a letter to a space. Behind a cut the pattern starts
+        anew, and neither NFC (ASCII letters only are looked at) nor BPE reaches across one.
+        """
+        if not self._cuts_at_spaces:
+            return 0
+        place = len(text) - 1
+        while (place := text.rfind(" ", 1, place)) > 0:
+            before, behind = text[place - 1], text[place + 1]
+            if before.isascii() and before.isalpha() and behind.isascii() and behind.isalpha():
+                return place
+        return 0
 
     def token_starts(self, text: str) -> list[int]:
         """For each of ``text``'s tokens, the place in ``text`` (characters) where it begins."""

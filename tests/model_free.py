@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from scorer.reduction import RawReduction, Reduced, RowRequests, finish
+from scorer.reduction import RawReduction, RowRequests, finish
 from scorer.scoring import Scorer
 from scorer.shapes import Batch, BatchShape, Read
-from scorer.tables import join_requests, split_reduced
+from scorer.tables import ReadResult, join_requests, split_results
 
 NONFINITE_TOKEN = 7
 """A read that holds this id answers NaN."""
@@ -86,12 +86,12 @@ class ModelFreeReader:
         self.counts.forward_tokens += batch.tokens
         return Flight(batch)
 
-    def collect(self, flight: Flight) -> list[Reduced]:
+    def results(self, flight: Flight) -> list[ReadResult]:
         reads = flight.batch.reads
         requests = join_requests([read.requests for read in reads])
         raw = invented(reads, requests, self.n_ids, self.bits)
         counts = [len(read.positions) for read in reads]
-        return list(split_reduced(finish(raw, requests), requests, counts))
+        return list(split_results(finish(raw, requests), requests, counts))
 
 
 def invented(

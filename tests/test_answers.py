@@ -17,8 +17,9 @@ from scorer.labels import PreparedOption
 from scorer.numeric import ln
 from scorer.prompts import Prepared, PreparedTarget, Prompter
 from scorer.records import BadLine, Record
-from scorer.reduction import Reduced, finish, reduce_host
+from scorer.reduction import finish, reduce_host
 from scorer.rows import Score, encode_score
+from scorer.tables import ReadResult, split_results
 from scorer.tokenizer import TokenText
 
 VOCABULARY = 10
@@ -80,15 +81,14 @@ def probabilities(*values: float) -> np.ndarray:
     return logits
 
 
-def results_of(item: Plan, rows: list[list[np.ndarray]]) -> list[Reduced]:
+def results_of(item: Plan, rows: list[list[np.ndarray]]) -> list[ReadResult]:
     """Reduce one list of logit rows a read, as the reader would."""
-    reduced = []
+    results: list[ReadResult] = []
     for read, logits in zip(item.reads, rows, strict=True):
         assert len(logits) == len(read.positions)
-        reduced.append(
-            finish(reduce_host(np.stack(logits), read.requests, VOCABULARY), read.requests)
-        )
-    return reduced
+        raw = reduce_host(np.stack(logits), read.requests, VOCABULARY)
+        results += split_results(finish(raw, read.requests), read.requests, [len(logits)])
+    return results
 
 
 def row_of(item: Plan, rows: list[list[np.ndarray]]) -> Score:

@@ -28,6 +28,7 @@ from scorer.records import BadLine, Record, parse_line
 from scorer.reduction import finish, reduce_host
 from scorer.rows import Score
 from scorer.scoring import Scorer
+from scorer.tables import split_results
 from tests.commands import Bench, Done, read_rows, refused, run, write_lines
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -67,7 +68,8 @@ def reader(prompts: Scorer, logit: Reads) -> Callable[[Iterable[Record]], Iterat
             reduced = finish(
                 reduce_host(logits, read.requests, prompts.prompter.n_ids), read.requests
             )
-            yield answer(item, [reduced], prompts.prompter)
+            (result,) = split_results(reduced, read.requests, [1])
+            yield answer(item, [result], prompts.prompter)
 
     return score
 

@@ -16,13 +16,13 @@ import pytest
 from scorer.job import Job
 from scorer.progress import Reporter
 from scorer.reader import InFlight, Reader
-from scorer.reduction import Reduced, RowRequests
+from scorer.reduction import RowRequests
 from scorer.rows import RowDigest, encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import Batch, BatchShape
 from scorer.source import Source
 from scorer.summary import Summary
-from scorer.tables import join_requests
+from scorer.tables import ReadResult, join_requests
 from tests.commands import (
     RECORDS,
     Bench,
@@ -354,23 +354,22 @@ class InstantReader:
     def launch(self, batch: Batch) -> InFlight:
         return InFlight(batch, join_requests([read.requests for read in batch.reads]))
 
-    def collect(self, flight: InFlight) -> list[Reduced]:
+    def results(self, flight: InFlight) -> list[ReadResult]:
         return [answered(read.requests) for read in flight.batch.reads]
 
 
-def answered(requests: RowRequests) -> Reduced:
-    """Half a nat for every target, nothing else was asked."""
+def answered(requests: RowRequests) -> ReadResult:
+    """Half a nat for the first target, more for the others; nothing else was asked."""
     rows, targets = len(requests.top_k), len(requests.target_ids)
-    return Reduced(
-        nonfinite=np.zeros(rows, dtype=np.bool_),
-        log_sum=np.zeros(rows),
-        chosen_id=np.zeros(rows, dtype=np.int32),
-        chosen_logprob=np.full(rows, -0.5),
-        target_logprob=np.linspace(-0.5, -1.5, targets),
-        target_rank=np.ones(targets, dtype=np.int32),
-        top_id=np.zeros(0, dtype=np.int32),
-        top_logprob=np.zeros(0),
-        top_offsets=np.zeros(rows + 1, dtype=np.int32),
+    return ReadResult(
+        nonfinite=0,
+        chosen_id=[0] * rows,
+        chosen_logprob=[-0.5] * rows,
+        target_logprob=np.linspace(-0.5, -1.5, targets).tolist(),
+        target_rank=[1] * targets,
+        top_id=[],
+        top_logprob=[],
+        top_offsets=[0] * (rows + 1),
     )
 
 

@@ -586,9 +586,9 @@ def test_a_second_job_is_refused_while_the_first_writes(bench: Bench) -> None:
     refusals = []
 
     def second(_: int) -> None:
-        for options in ({"resume": True}, {"replace": True}):
+        for resume in (True, False):
             with pytest.raises(UsageError) as caught:
-                bench.run(**options)
+                bench.run(resume=resume, replace=not resume)
             refusals.append(str(caught.value))
 
     bench.run(second)
@@ -643,13 +643,13 @@ def test_a_model_that_is_refused_when_it_is_loaded_leaves_nothing(bench: Bench) 
 
 def test_interrupted_says_how_far(bench: Bench) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+
+        def ask(forward: int, number: signal.Signals = number) -> None:
+            if forward == 3:
+                os.kill(os.getpid(), number)
+
         with pytest.raises(InterruptError) as caught:
-            bench.run(
-                lambda forward, number=number: (
-                    os.kill(os.getpid(), number) if forward == 3 else None
-                ),
-                resume=True,
-            )
+            bench.run(ask, resume=True)
         assert caught.value.exit_code == code
         (note,) = caught.value.__notes__
         rows = len(read_rows(bench.out))

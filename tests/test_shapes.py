@@ -90,16 +90,29 @@ def test_alone_gives_each_read_a_forward_of_its_own_length(
         assert batch.tokens == batch.real_tokens == sizes[key]
 
 
-def test_a_batch_starts_with_the_read_that_waited_longest() -> None:
-    packer = Packer(BatchShape(tokens=10, rows=3), alone=False, window=1)
-    for key, size in enumerate([4, 5, 6, 6, 3]):
+def test_half_a_batch_is_what_waited_longest_the_rest_what_fits_best() -> None:
+    packer = Packer(BatchShape(tokens=20, rows=4), alone=False, window=1)
+    for key, size in enumerate([4, 5, 6, 8, 8, 3]):
         packer.add(key, a_read(size))
-    # 4 waited longest; 6 is the longest that fits beside it, and of the two 6 the older.
-    assert packer.pop().keys == (0, 2)
-    assert packer.pop().keys == (1, 4)
-    assert packer.pop().keys == (3,)
+    # 4 and 5 waited longest; of what fits beside them 8 is the longest, and of the two 8 the older.
+    assert packer.pop().keys == (0, 1, 3, 5)
+    assert packer.pop().keys == (2, 4)
     with pytest.raises(IndexError):
         packer.pop()
+
+
+def test_no_read_waits_for_long_behind_better_fitting_ones() -> None:
+    """Without a bound the rows behind a read that nothing chooses pile up with the file."""
+    packer = Packer(BatchShape(tokens=512, rows=32), alone=False, window=1024)
+    waited = 0
+    taken: set[int] = set()
+    for key in range(5000):
+        packer.add(key, a_read(3 if key % 50 == 0 else 15))
+        while packer.full:
+            taken.update(packer.pop().keys)
+            oldest = next(n for n in range(key + 2) if n not in taken)
+            waited = max(waited, key - oldest)
+    assert waited < 600
 
 
 def test_the_window_is_full_by_tokens_or_by_reads() -> None:

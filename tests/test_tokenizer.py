@@ -6,12 +6,25 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ModelError
 from scorer.tokenizer import Tokenizer
+from tests.conftest import DEMO_MODEL
 from tests.tiny_tokenizer import ADDED, BYTES, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    return Tokenizer(DEMO_MODEL)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """GPT-2's pattern, and merges across a space that no cut may part."""
+    merges = [("a", "Ġ"), ("Ġ", "a"), ("a", "Z"), ("Ġ", "1")]
+    return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("gpt2"), merges=merges))
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +227,44 @@ def test_truncation_and_padding_in_the_file_have_no_effect(tmp_path: Path) -> No
     }
     tokenizer = Tokenizer(write_tokenizer(tmp_path, truncation=truncation))
     assert [len(ids) for ids in tokenizer.encode(["abcd", "a"])] == [4, 1]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen"])
+@settings(max_examples=300, deadline=None)
+@given(
+    text=st.text(st.sampled_from("aZé漢 '.\n\t\u0301\u00a01s"), max_size=20),
+    behind=st.text(st.sampled_from("aZé 's.1\u0301"), max_size=5),
+)
+def test_ids_do_not_reach_across_the_place_they_are_independent_from(
+    demo: Tokenizer, gpt2: Tokenizer, kind: str, text: str, behind: str
+) -> None:
+    tokenizer = demo if kind == "qwen" else gpt2
+    place = tokenizer.independent_from(text)
+    whole = text + behind
+    assert 0 <= place < max(1, len(text) - 1)
+    left, right, both = tokenizer.encode([whole[:place], whole[place:], whole])
+    assert left + right == both
+
+
+def test_places_to_be_independent_from(demo: Tokenizer) -> None:
+    assert demo.independent_from("one two three") == len("one two")
+    assert demo.independent_from("one two 3") == len("one")
+    for text in ("", "one", "one ", " one", "1 one", "one  two", "é one", "one é", "it' s"):
+        assert demo.independent_from(text) == 0, text
+
+
+def test_an_unknown_pattern_is_never_cut(tmp_path: Path) -> None:
+    pre_tokenizer = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": ".+"}, "behavior": "Isolated", "invert": False},
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": False,
+                "use_regex": False,
+            },
+        ],
+    }
+    folder = write_tokenizer(tmp_path / "odd", pre_tokenizer=pre_tokenizer)
+    assert Tokenizer(folder).independent_from("one two three") == 0
