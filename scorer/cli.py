@@ -57,6 +57,15 @@ class OrdersOption(StrEnum):
     given = "given"
 
 
+class Prompts(StrEnum):
+    """What a benchmark's prompts are like: tokens each, or a mix of lengths."""
+
+    sixty = "60"
+    long = "170"
+    mix = "mix"
+    all = "all"
+
+
 class Reduction(StrEnum):
     """Where distributions are reduced."""
 
@@ -501,6 +510,66 @@ def diff(
     Reporter(quiet).table(f"{before} and {after}", rows)
     if not difference.equal:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def bench(
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="tiny, 0.6B, 1.7B, 4B, 8B, 14B or 32B with random weights (default: tiny on the "
+            "CPU, 0.6B on CUDA).",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Folder or hub id: a checkpoint's own weights."),
+    ] = None,
+    device: DeviceOption = Device.auto,
+    dtype: DtypeOption = Dtype.auto,
+    prompts: Annotated[
+        Prompts, typer.Option(help="Tokens of every prompt, or a lognormal mix of 20 to 1500.")
+    ] = Prompts.all,
+    forwards: Annotated[
+        int, typer.Option(min=1, help="Real tokens of a timed round, in full forwards.")
+    ] = 50,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds in which all take turns; the median counts.")
+    ] = 3,
+    tokens_per_forward: TokensPerForward = None,
+    rows_per_forward: RowsPerForward = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PATH.svg", help="Draw the rates, as an SVG file.")
+    ] = None,
+    quiet: Quiet = False,
+    json: Annotated[bool, typer.Option("--json", help="All figures as one JSON line.")] = False,
+) -> None:
+    """Time isolated reads beside plain transformers, side by side in one run; needs no weights."""
+    from scorer.bench import run
+    from scorer.bench_report import check_path, draw, show
+    from scorer.progress import Reporter
+
+    if plot is not None:
+        check_path(plot)
+    report = run(
+        shape=shape,
+        model=model,
+        device=device.value,
+        dtype=dtype.value,
+        prompts=prompts.value,
+        forwards=forwards,
+        rounds=rounds,
+        tokens_per_forward=tokens_per_forward,
+        rows_per_forward=rows_per_forward,
+        reporter=Reporter(quiet),
+    )
+    if json:
+        print(report.json().decode(), end="")
+    else:
+        show(report)
+    if plot is not None:
+        draw(report, plot)
 
 
 @app.command()

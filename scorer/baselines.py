@@ -1,0 +1,164 @@
+"""What a benchmark times: plain transformers, in two ways of using it, and our own reads.
+
+Each takes reads and gives the log-probabilities of their targets, so that the answers can be
+compared as well as the times. The baselines are given the best of their kind: only the last
+position's logits, no cache, no mask where nothing is padded, nothing waited for between forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import UNSET
+
+from scorer.reader import InFlight, Reader
+from scorer.records import parse_line
+from scorer.rows import encode_score
+from scorer.scoring import Scorer
+from scorer.shapes import Batch, Packer, Read
+
+_WINDOW_FORWARDS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What one run over some reads gave.
+
+    logprobs: float64 ``[reads, targets]``, in the order of the reads. forwards: how many were run.
+    forward_tokens: the tokens they computed, padding and filler included.
+    """
+
+    logprobs: npt.NDArray[np.float64]
+    forwards: int
+    forward_tokens: int
+
+
+def one_at_a_time(plain: Any, reads: Sequence[Read]) -> Run:
+    """Run a plain transformers model on each read by itself."""
+    return _run(plain, reads, [[index] for index in range(len(reads))])
+
+
+def padded(plain: Any, reads: Sequence[Read], budget: int) -> Run:
+    """Run a plain transformers model on batches of similar length, padded on the left."""
+    return _run(plain, reads, padded_batches([len(read) for read in reads], budget))
+
+
+def padded_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Sort reads by length, longest first, and cut them into batches of at most ``budget`` tokens.
+
+    Tokens are counted with the padding to the batch's own longest read. A longer read than the
+    budget is a batch by itself. Returns the reads' indices.
+    """
+    batches: list[list[int]] = []
+    room = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if room == 0:
+            batches.append([])
+            room = max(budget // lengths[index], 1)
+        batches[-1].append(index)
+        room -= 1
+    return batches
+
+
+@torch.inference_mode()
+def _run(plain: Any, reads: Sequence[Read], batches: Sequence[Sequence[int]]) -> Run:
+    parts = []
+    computed = 0
+    for batch in batches:
+        members = [reads[index] for index in batch]
+        computed += len(members) * max(len(read) for read in members)
+        parts.append(_last_logprobs(plain, members))
+    values = torch.cat(parts).cpu().numpy()  # waits for the device
+    logprobs = np.empty(values.shape, dtype=np.float64)
+    logprobs[np.concatenate([np.asarray(batch) for batch in batches])] = values
+    return Run(logprobs, len(batches), computed)
+
+
+def _last_logprobs(plain: Any, reads: Sequence[Read]) -> torch.Tensor:
+    """Return float32 ``[reads, targets]`` of one batch, still on the device."""
+    lengths = np.array([len(read) for read in reads])
+    longest = int(lengths.max())
+    ids = np.zeros((len(reads), longest), dtype=np.int64)
+    for row, read in zip(ids, reads, strict=True):
+        row[longest - len(read) :] = read.tokens
+    places: dict[str, torch.Tensor] = {}
+    if (lengths < longest).any():
+        mask = np.arange(longest) >= longest - lengths[:, None]
+        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+        places = {
+            "attention_mask": _to(plain, mask.astype(np.int64)),
+            "position_ids": _to(plain, positions),
+        }
+    output = plain(input_ids=_to(plain, ids), **places, use_cache=False, logits_to_keep=1)
+    targets = np.stack([read.requests.target_ids for read in reads]).astype(np.int64)
+    logprobs: torch.Tensor = output.logits[:, -1].float().log_softmax(dim=-1)
+    return logprobs.gather(1, _to(plain, targets))
+
+
+def _to(plain: Any, array: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(array).to(plain.device)
+
+
+def packed(reader: Reader, reads: Sequence[Read]) -> Run:
+    """Compute reads in isolation, as ``Scorer`` does: pack, launch, collect the one before."""
+    forwards, computed = reader.counts.forwards, reader.counts.forward_tokens
+    logprobs = np.full((len(reads), len(reads[0].requests.target_ids)), np.nan)
+    flight: InFlight | None = None
+    for batch in _batches(reader, reads):
+        if flight is not None:
+            _take(reader, flight, logprobs)
+        flight = reader.launch(batch)
+    if flight is not None:
+        _take(reader, flight, logprobs)
+    counts = reader.counts
+    return Run(logprobs, counts.forwards - forwards, counts.forward_tokens - computed)
+
+
+def _batches(reader: Reader, reads: Sequence[Read]) -> Iterator[Batch]:
+    window = _WINDOW_FORWARDS * reader.shape.tokens
+    packer = Packer(reader.shape, alone=reader.alone, window=window)
+    for key, read in enumerate(reads):
+        packer.add(key, read)
+        while packer.full:
+            yield packer.pop()
+    while len(packer):
+        yield packer.pop()
+
+
+def _take(reader: Reader, flight: InFlight, logprobs: npt.NDArray[np.float64]) -> None:
+    for key, result in zip(flight.batch.keys, reader.collect(flight), strict=True):
+        logprobs[key] = result.target_logprob
+
+
+def as_lines(reads: Sequence[Read]) -> list[bytes]:
+    """Return reads as lines of an input file."""
+    return [
+        msgspec.json.encode(
+            {
+                "prompt_token_ids": read.tokens.tolist(),
+                "targets": read.requests.target_ids.tolist(),
+            }
+        )
+        for read in reads
+    ]
+
+
+def scored(scorer: Scorer, lines: Sequence[bytes]) -> Run:
+    """Score lines of input and spell their rows, as ``scorer score`` does between its files."""
+    counts = scorer.reader.counts
+    forwards, computed = counts.forwards, counts.forward_tokens
+    records = (parse_line(line, number) for number, line in enumerate(lines, start=1))
+    logprobs = []
+    for row in scorer.score(records):
+        encode_score(row)
+        if row.targets is UNSET:
+            raise ValueError(f"line {row.line} can't be scored: {row.error}")
+        logprobs.append([target.logprob for target in row.targets])
+    values = np.array(logprobs, dtype=np.float64)
+    return Run(values, counts.forwards - forwards, counts.forward_tokens - computed)
