@@ -65,16 +65,19 @@ class Tally:
         if isinstance(expected, float) and isinstance(got, float):
             if struct.pack("<d", expected) != struct.pack("<d", got):
                 far = abs(expected - got) if nats else 0.0
+                far = math.inf if math.isnan(far) else far
                 self._moved(1, far, f"{where}: {expected!r} → {got!r}")
         elif expected != got:
             self._moved(1, 0.0, f"{where}: {expected!r} → {got!r}")
 
     def reads(self, expected: Reduced, got: Reduced, where: str) -> None:
         """Compare all that two computations of one read came to."""
-        for name in ("log_sum", "chosen_logprob", "target_logprob", "top_logprob"):
-            self.nats(getattr(expected, name), getattr(got, name), f"{where}, {name}")
+        for name in ("chosen_logprob", "target_logprob", "top_logprob"):
+            mine, theirs = (np.array(getattr(side, name), np.float64) for side in (expected, got))
+            self.nats(mine, theirs, f"{where}, {name}")
         for name in ("chosen_id", "target_rank", "top_id"):
-            self.integers(getattr(expected, name), getattr(got, name), f"{where}, {name}")
+            ids, others = (np.array(getattr(side, name), np.int32) for side in (expected, got))
+            self.integers(ids, others, f"{where}, {name}")
 
     def differs(self, what: str) -> None:
         """Count a difference that is no pair of values, such as a value only one side has."""
