@@ -47,10 +47,19 @@ def describe_environment() -> dict[str, Json]:
             "cpus": os.cpu_count(),
             "interop_threads": torch.get_num_interop_threads(),
         },
-        "cuda": cuda_fields() if torch.cuda.is_available() else None,
+        "cuda": {**cuda_fields(), "nvrtc": _nvrtc()} if torch.cuda.is_available() else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "variables": environment_fields(),
     }
+
+
+def _nvrtc() -> Json:
+    """Return the version of the compiler that CuPy found; None without CuPy."""
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError:
+        return None
+    return ".".join(map(str, nvrtc.getVersion()))
 
 
 def cpu_flags() -> tuple[str, ...]:

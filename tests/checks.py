@@ -25,7 +25,7 @@ NEEDS_CUDA = {"reduction", "graph"}
 
 def subject_of(model: Path, *, level: Level = QUICK, **options: Any) -> Subject:
     """A small forward, so that a check takes a second."""
-    small = {"device": "cpu", "tokens_per_forward": 128, "rows_per_forward": 8}
+    small: dict[str, Any] = {"device": "cpu", "tokens_per_forward": 128, "rows_per_forward": 8}
     records = [
         parse_line(msgspec.json.encode(record), line)
         for line, record in enumerate(commands.RECORDS, start=1)
@@ -44,11 +44,8 @@ def in_this_process(
 
 def outcome_of(subject: Subject, scenarios: Sequence[Scenario] = SCENARIOS) -> Outcome:
     """Run scenarios; a new process is one in this process."""
-    outcome = Outcome()
     with patch("scorer.check_process.subprocess.run", in_this_process):
-        for outcome in run(subject, scenarios, lambda _: nullcontext()):
-            pass
-    return outcome
+        return list(run(subject, scenarios, lambda _: nullcontext()))[-1]
 
 
 def scenario(name: str) -> Scenario:

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import reader as reader_module
 from scorer.model import Qwen3
 from scorer.numeric import exp
 from scorer.reader import Reader
-from scorer.reduction import RawReduction, RowRequests
+from scorer.reduction import RawReduction, RowRequests, reduce_host
 from scorer.shapes import Batch
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -97,7 +96,7 @@ def drift(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a sum over the vocabulary in float32, in an order that the batch decides."""
-    honest = reader_module.reduce_host
+    honest = reduce_host
 
     def broken(logits: Any, requests: RowRequests, n_ids: int) -> RawReduction:
         raw = honest(logits, requests, n_ids)
@@ -111,7 +110,7 @@ def float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
         low = np.array([total & 0xFFFFFFFF for total in sums], dtype=np.uint64)
         return replace(raw, sum_hi=high, sum_lo=low)
 
-    monkeypatch.setattr(reader_module, "reduce_host", broken)
+    monkeypatch.setattr("scorer.reader.reduce_host", broken)
 
 
 def chat_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +125,7 @@ def chat_state(monkeypatch: pytest.MonkeyPatch) -> None:
         return honest(self, *arguments, **more)
 
     monkeypatch.setattr(Qwen3ForCausalLM, "generate", generate)
-    where(lambda batch, place: len(turns) % 2 == 1)(monkeypatch)
+    where(lambda _batch, _place: len(turns) % 2 == 1)(monkeypatch)
 
 
 def unread_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +147,7 @@ def unread_state(monkeypatch: pytest.MonkeyPatch) -> None:
 FAULTS = (
     Fault(
         "one ulp in all but the first place",
-        where(lambda batch, place: place > 0),
+        where(lambda _batch, place: place > 0),
         frozenset({"position", "lengths", "shuffled", "requests"}),
     ),
     Fault(
