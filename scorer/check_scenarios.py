@@ -208,6 +208,7 @@ def _last_values(read: Read, reduced: Reduced) -> dict[Name, object]:
     """Return what is known of the last distribution, by token."""
     start, top = int(read.requests.target_offsets[-2]), int(reduced.top_offsets[-2])
     values: dict[Name, object] = {
+        ("sum", "logprob"): float(reduced.log_sum[-1]),
         ("chosen",): int(reduced.chosen_id[-1]),
         ("token", int(reduced.chosen_id[-1]), "logprob"): float(reduced.chosen_logprob[-1]),
     }

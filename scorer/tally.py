@@ -72,12 +72,10 @@ class Tally:
 
     def reads(self, expected: Reduced, got: Reduced, where: str) -> None:
         """Compare all that two computations of one read came to."""
-        for name in ("chosen_logprob", "target_logprob", "top_logprob"):
-            mine, theirs = (np.array(getattr(side, name), np.float64) for side in (expected, got))
-            self.nats(mine, theirs, f"{where}, {name}")
+        for name in ("log_sum", "chosen_logprob", "target_logprob", "top_logprob"):
+            self.nats(getattr(expected, name), getattr(got, name), f"{where}, {name}")
         for name in ("chosen_id", "target_rank", "top_id"):
-            ids, others = (np.array(getattr(side, name), np.int32) for side in (expected, got))
-            self.integers(ids, others, f"{where}, {name}")
+            self.integers(getattr(expected, name), getattr(got, name), f"{where}, {name}")
 
     def differs(self, what: str) -> None:
         """Count a difference that is no pair of values, such as a value only one side has."""

@@ -47,18 +47,28 @@ def where(broken: Callable[[Batch, int], bool]) -> Plant:
     """Return a fault: one ulp in the reads of a batch, by their place, of which this is true."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = Reader.collect
-
-        def collect(self: Reader, flight: Any) -> Any:
-            results = honest(self, flight)
+        def changed(flight: Any, results: list[Any]) -> list[Any]:
             return [
                 one_ulp(result) if broken(flight.batch, place) else result
                 for place, result in enumerate(results)
             ]
 
-        monkeypatch.setattr(Reader, "collect", collect)
+        _in_results(monkeypatch, changed)
 
     return plant
+
+
+def _in_results(
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, list[Any]], list[Any]]
+) -> None:
+    """Change what comes back of a batch, both ways in which it does."""
+    for name in ("collect", "results"):
+        honest = getattr(Reader, name)
+
+        def broken(self: Reader, flight: Any, honest: Any = honest) -> list[Any]:
+            return changed(flight, honest(self, flight))
+
+        monkeypatch.setattr(Reader, name, broken)
 
 
 def _shape_of_partners(batch: Batch, place: int) -> bool:
@@ -84,14 +94,12 @@ def _leftover(batch: Batch, place: int) -> bool:
 
 def drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a clock: every third forward differs."""
-    honest = Reader.collect
     count = iter(range(10**9))
 
-    def collect(self: Reader, flight: Any) -> Any:
-        results = honest(self, flight)
+    def changed(_flight: Any, results: list[Any]) -> list[Any]:
         return [one_ulp(result) for result in results] if next(count) % 3 == 0 else results
 
-    monkeypatch.setattr(Reader, "collect", collect)
+    _in_results(monkeypatch, changed)
 
 
 def float_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
