@@ -325,8 +325,9 @@ def _difference(before: Answers, after: Answers) -> Share:
 def _spreads(columns: Float64s) -> Float64s:
     """Return metrics.spread of each row; columns are added one by one, in order."""
     k = columns.shape[1]
-    mean = sum((columns[:, p] for p in range(k)), np.zeros(len(columns))) / k
-    squares = [(columns[:, p] - mean) ** 2 for p in range(k)]
+    shifted = columns - columns[:, :1]
+    mean = sum((shifted[:, p] for p in range(k)), np.zeros(len(columns))) / k
+    squares = [(shifted[:, p] - mean) ** 2 for p in range(k)]
     spreads: Float64s = np.sqrt(sum(squares, np.zeros(len(columns))) / k)
     return spreads
 

@@ -142,8 +142,9 @@ def recall(blocks: Sequence[Block], k: int, position: int) -> Share:
 
 def spread(values: Sequence[float]) -> float:
     """Population standard deviation; of recalls: RStd of 2309.03882 (there times 100)."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / len(values))
+    shifted = [value - values[0] for value in values]  # so that equal values have none at all
+    mean = math.fsum(shifted) / len(values)
+    return math.sqrt(math.fsum((value - mean) * (value - mean) for value in shifted) / len(values))
 
 
 def accuracy_in(blocks: Sequence[Block], order: Order) -> Share:

@@ -116,14 +116,8 @@ def resampled(shares: Sequence[Share], seed: int) -> Float64s:
     which are drawn, so give them in an order that no file decides.
     """
     n = len(shares[0].numerators)
-    centres = np.array([_centre(share) for share in shares])
     columns = np.stack(
-        [
-            column
-            for share, centre in zip(shares, centres, strict=True)
-            for column in (share.numerators - centre * share.denominators, share.denominators)
-        ],
-        axis=1,
+        [column for share in shares for column in (share.numerators, share.denominators)], axis=1
     )
     scales = np.array([_power_of_two(float(column.max(initial=0)), n) for column in abs(columns).T])
     whole = np.rint(columns * scales)
@@ -139,24 +133,28 @@ def resampled(shares: Sequence[Share], seed: int) -> Float64s:
         sums[start:end] = counts.astype(np.float64) @ whole  # below 2⁵³: exact in any order
     sums /= scales
     with np.errstate(invalid="ignore"):
-        ratios: Float64s = centres + sums[:, ::2] / sums[:, 1::2]
-    return ratios
+        ratios: Float64s = sums[:, ::2] / sums[:, 1::2]
+    least, most = np.array([_range(share) for share in shares]).T
+    return np.clip(ratios, least, most)
 
 
-def _centre(share: Share) -> float:
-    """Return what to take off before values are made whole numbers.
+def _range(share: Share) -> tuple[float, float]:
+    """Return the least and the greatest ratio that a sample can have: those of single questions.
 
-    Counts are whole already. Of other values only the deviations from the ratio are rounded (to
-    below 1e-9 of the largest), so that where nothing varies every sample gives the ratio itself.
+    A ratio of sums is a mean of the questions' ratios. Counts are whole; other values are rounded
+    (to below 1e-9 of the largest), which must not carry a rate below 0 or a constant off itself.
     """
-    if share.value is None or (share.numerators == np.rint(share.numerators)).all():
-        return 0.0
-    return share.value
+    if share.value is None:
+        return math.nan, math.nan
+    part = share.denominators > 0
+    ratios = share.numerators[part] / share.denominators[part]
+    least, most = float(ratios.min()), float(ratios.max())
+    return (least, most) if least < most else (share.value, share.value)
 
 
 def _power_of_two(largest: float, n: int) -> float:
     """Return the scale that keeps sums of n values up to ``largest`` below 2⁵²."""
-    return 2.0 ** (52 - math.frexp(max(largest, 1.0) * n)[1])
+    return 2.0 ** min(52 - math.frexp((largest or 1.0) * n)[1], 1000)
 
 
 def interval(replicates: Float64s) -> tuple[float, float] | None:
