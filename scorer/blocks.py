@@ -192,8 +192,10 @@ class Block:
     @cached_property
     def is_balanced(self) -> Bools:
         """Whether each option stands equally often at each position, ``[n]``."""
-        counts = (self.orders[:, :, :, None] == np.arange(self.k)).sum(axis=1)
-        even: Bools = (counts * self.k == self.m).all(axis=(1, 2))
+        even = np.ones(self.n, dtype=bool)
+        for option in range(self.k):  # one at a time: all at once need k times the memory
+            counts = (self.orders == option).sum(axis=1)
+            even &= (counts * self.k == self.m).all(axis=1)
         return even
 
     def places_of(self, order: Order) -> Ints:
@@ -239,4 +241,6 @@ class Collector:
 def _place(reading: Reading) -> tuple[object, ...]:
     """Return what readings are sorted by: the content, then all else that could tell them apart."""
     gold = NONE if reading.gold is None else reading.gold
-    return reading.key, gold, reading.orders, reading.logprobs
+    masses = tuple(NONE if mass is None else mass for mass in reading.masses)
+    repeats = tuple(() if again is None else again for again in reading.repeats)
+    return reading.key, gold, reading.orders, reading.logprobs, masses, repeats

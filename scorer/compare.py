@@ -191,9 +191,9 @@ class Comparison:
     def __init__(self) -> None:
         self.rows = 0
         self.errors: Counter[str] = Counter()
-        self.labels: dict[int, tuple[str, ...]] = {}
+        self._labels: dict[int, tuple[str, ...] | None] = {}
         self._collector = Collector()
-        self._sensitive: list[tuple[tuple[float, float, str], int, CompareRow]] = []
+        self._sensitive: list[tuple[tuple[float, float, str, str], int, CompareRow]] = []
 
     def add(self, row: CompareRow) -> None:
         """Take one row of ``ask`` or ``decode_rows``."""
@@ -204,12 +204,14 @@ class Comparison:
         read = reading_of(row)
         self._collector.add(read)
         assert row.orderings is not UNSET
-        labels = row.orderings[0].labels
-        if labels is not UNSET:
-            self.labels.setdefault(len(labels), tuple(label.strip() for label in labels))
+        for ordering in row.orderings:
+            if ordering.labels is not UNSET:
+                labels = tuple(label.strip() for label in ordering.labels)
+                if self._labels.setdefault(len(labels), labels) != labels:
+                    self._labels[len(labels)] = None
         if row.pairs and row.flipped_pairs:
             assert row.spread is not UNSET
-            rank = (row.flipped_pairs / row.pairs, row.spread, read.key)
+            rank = (row.flipped_pairs / row.pairs, row.spread, read.key, str(row.id))
             heapq.heappush(self._sensitive, (rank, self.rows, row))
             if len(self._sensitive) > SENSITIVE_SHOWN:
                 heapq.heappop(self._sensitive)
@@ -220,8 +222,17 @@ class Comparison:
         return [row for _, _, row in sorted(self._sensitive, reverse=True)]
 
     def label(self, k: int, position: int) -> str:
-        """What stood at a position of questions with k options; its number where not known."""
-        return self.labels[k][position] if k in self.labels else f"{position + 1}."
+        """What stood at a position of questions with k options; its number where that varied.
+
+        The number also where no row says it.
+        """
+        labels = self._labels.get(k)
+        return f"{position + 1}." if labels is None else labels[position]
+
+    @property
+    def error_counts(self) -> list[tuple[str, int]]:
+        """Error codes and how often they came, the most frequent first."""
+        return sorted(self.errors.items(), key=lambda item: (-item[1], item[0]))
 
     def measures(self, *, seed: int, pride_fraction: float) -> Measures:
         """Return the figures. Raises InputError when there is no question to take them from."""
@@ -229,8 +240,9 @@ class Comparison:
 
         blocks = self._collector.blocks()
         if not blocks:
+            kinds = ", ".join(f"{code} {count:,}" for code, count in self.error_counts)
             raise InputError(
                 f"no question to compare among {self.rows} rows, {self.errors.total()} of them "
-                "errors; give lettered questions"
+                f"errors{f' ({kinds})' if kinds else ''}; give lettered questions"
             )
         return measure(blocks, seed=seed, pride_fraction=pride_fraction)

@@ -96,15 +96,29 @@ class Outcome:
     def check(self) -> None:
         """Find what can be found before anything is read. Raises UsageError."""
         check_fraction(self.pride_fraction)
+        if self.seed < 0:
+            raise UsageError(f"--seed must be at least 0, got {self.seed}")
         for path in (self.summary, self.report):
             if path is None:
                 continue
             if not path.parent.is_dir():
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
-            if path.exists() and not (path.is_file() and self.replace):
+            if path.exists() and not path.is_file():
+                raise UsageError(f"{path}: is no file; name one")
+            if path.exists() and not self.replace:
                 raise UsageError(f"{path}: exists; --force-new replaces a file")
-        if self.summary is not None and self.summary == self.report:
+        if self.summary is not None and self.report is not None and same(self.summary, self.report):
             raise UsageError(f"{self.summary}: is both summary and report; name two files")
+
+    def check_apart(self, others: Mapping[str, Path | None]) -> None:
+        """Find out whether a summary or report would be written over another file of the job.
+
+        others: what a file is to the job, and its path, None for none. Raises UsageError.
+        """
+        for option, path in (("--summary", self.summary), ("--report", self.report)):
+            for name, other in others.items():
+                if path is not None and other is not None and same(path, other):
+                    raise UsageError(f"{option} {path}: would replace the {name}; write elsewhere")
 
     def conclude(
         self, source: str, comparison: Comparison, manifest: Mapping[str, Json] | None, note: str
@@ -213,6 +227,9 @@ def run(
     Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError,
     InterruptError; the rows written until then are whole, and in a file the job can be resumed.
     """
+    outcome.check_apart(
+        {"input": Path(job.source.name), "rows": job.output, "manifest": job.manifest}
+    )
     scorer.settings["compare"] = {
         "orders": orders.kind,
         "max_orders": orders.limit,
@@ -258,6 +275,7 @@ def rehearse(job: Job, scorer: Scorer, orders: Orders) -> bool:
 
 def conclude_from(rows: Path, outcome: Outcome) -> Findings:
     """Conclude from rows written before, without a model. Raises InputError, UsageError."""
+    outcome.check_apart({"rows": rows, "manifest": _manifest_path(rows)})
     comparison = Comparison()
     for row in decode_rows(rows):
         comparison.add(row)
@@ -276,9 +294,18 @@ def read_json(path: Path) -> dict[str, Json]:
     return manifest
 
 
+def same(a: Path, b: Path) -> bool:
+    """Whether two paths, of which either may not exist yet, are one file."""
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
+def _manifest_path(rows: Path) -> Path:
+    return Path(f"{rows}.manifest.json")
+
+
 def _manifest_beside(rows: Path) -> tuple[Mapping[str, Json] | None, str]:
     """Return the manifest of these rows and no others, or None and why."""
-    path = Path(f"{rows}.manifest.json")
+    path = _manifest_path(rows)
     if not path.is_file():
         return None, f"no manifest {path.name} beside the rows"
     manifest = read_json(path)

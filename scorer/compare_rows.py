@@ -7,6 +7,7 @@ them is written for people and programs, and not read back.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -18,7 +19,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from scorer.blocks import NONE, Block, Reading
-from scorer.errors import InputError
+from scorer.errors import InputError, RowError
+from scorer.jsonline import MAX_DEPTH, check_text
 from scorer.numeric import prob_mass
 from scorer.orderings import Order, check_order
 from scorer.rows import Failure
@@ -96,6 +98,15 @@ class CompareRow(msgspec.Struct, frozen=True, kw_only=True):
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(CompareRow)
 
+_DEPTH: Final = MAX_DEPTH + 1
+"""Rows hold what a record brought along one level deeper, in ``extra``."""
+
+_LEAST_LOGPROB: Final = -1e300
+"""Sums of what is not below stay finite."""
+
+_ROUNDING: Final = 0.01
+"""By how much probabilities may exceed 1 together: logarithms written with two decimals."""
+
 
 def encode_row(row: CompareRow) -> bytes:
     """``row`` as one line, newline included. Raises ValueError if it would not read back equal."""
@@ -111,10 +122,13 @@ def encode_row(row: CompareRow) -> bytes:
 
 def decode_row(line: bytes) -> CompareRow:
     """One line of :func:`encode_row`. Raises msgspec.DecodeError for any other."""
-    row = _DECODER.decode(line)
     try:
+        check_text(line, _DEPTH)
+        row = _DECODER.decode(line)
         return row if row.error is not UNSET else completed(row, reading_of(row))
-    except ValueError as error:
+    except (RowError, ValueError) as error:
+        if isinstance(error, msgspec.DecodeError):
+            raise
         raise msgspec.ValidationError(str(error)) from error
 
 
@@ -126,7 +140,8 @@ def decode_rows(path: Path) -> Iterator[CompareRow]:
     name = str(path)
     lines: dict[str, int] = {}
     with reading(name), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, raw in enumerate(file, 1):
+            line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
             if not line.strip():
                 continue
             try:
@@ -144,6 +159,8 @@ def decode_rows(path: Path) -> Iterator[CompareRow]:
 
 def reading_of(row: CompareRow) -> Reading:
     """Return what was read. Raises ValueError for a row that breaks a rule, naming it."""
+    if row.id is None:
+        raise ValueError("$.id: a row without an error has a string or an int, got null")
     if row.options is UNSET or row.orderings is UNSET or not row.orderings:
         raise ValueError("a row has options and at least one of orderings, or an error")
     k = len(row.options)
@@ -161,8 +178,9 @@ def reading_of(row: CompareRow) -> Reading:
         orders=tuple(ordering.order for ordering in row.orderings),
         logprobs=tuple(ordering.logprobs for ordering in row.orderings),
         masses=tuple(
-            prob_mass(ordering.logprobs) if ordering.label_mass is UNSET else ordering.label_mass
+            None if mass is None else min(prob_mass(logprobs) if mass is UNSET else mass, 1.0)
             for ordering in row.orderings
+            for mass, logprobs in ((ordering.label_mass, ordering.logprobs),)
         ),
         repeats=tuple(
             None if ordering.repeat is UNSET else ordering.repeat for ordering in row.orderings
@@ -179,15 +197,20 @@ def _check_ordering(ordering: Ordering, k: int, where: str) -> None:
         if len(values) != k:
             raise ValueError(f"{where}.{name}: {k} values, one a position, got {len(values)}")
         for position, value in enumerate(values):
-            if not -math.inf < value <= 0:
+            if not _LEAST_LOGPROB <= value <= 0:
                 raise ValueError(
-                    f"{where}.{name}[{position}]: a log-probability is finite and at most 0, "
-                    f"got {value}"
+                    f"{where}.{name}[{position}]: a log-probability is finite and at most 0 "
+                    f"(and at least {_LEAST_LOGPROB:g}), got {value}"
                 )
+    if (total := sum(map(math.exp, ordering.logprobs))) > 1 + _ROUNDING:
+        raise ValueError(
+            f"{where}.logprobs: the labels' probabilities are at most 1 together, got {total:.4g}; "
+            "write natural logarithms of probabilities"
+        )
     if ordering.labels is not UNSET and len(ordering.labels) != k:
         raise ValueError(f"{where}.labels: {k} labels, one a position, got {len(ordering.labels)}")
     mass = ordering.label_mass
-    if mass is not UNSET and mass is not None and not 0 <= mass <= 1 + 1e-6:
+    if mass is not UNSET and mass is not None and not 0 <= mass <= 1 + _ROUNDING:
         raise ValueError(f"{where}.label_mass: 0 to 1, got {mass}")
 
 

@@ -38,6 +38,8 @@ def figure(metric: Metric, unit: str) -> str:
 
 def number(value: float, unit: str) -> str:
     """Return a number with its unit: a rate in percent, else up to three decimals."""
+    if value == 0:
+        value = 0.0  # never -0
     if unit == "rate":
         # One of a million must not read as none.
         small = 0 < abs(value) < 0.0005
@@ -49,7 +51,10 @@ def number(value: float, unit: str) -> str:
     elif abs(value) < 0.001:
         text = f"{value:.1e}"
     else:
-        text = f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:,.3f}"
+        whole = value == int(value)
+        text = f"{value:,.0f}" if whole else f"{value:,.3f}"
+        if abs(value) >= 1e15:
+            text = f"{value:.3e}"
     return f"{text} nats" if unit == "nats" else text
 
 
@@ -117,9 +122,9 @@ def show(findings: Findings, reporter: Reporter) -> None:
             for own in measures.pick_rates
             if own.options == k
         ]
-        rows.append((f"picks of {k}", f"{', '.join(rates)} (even: {number(1 / k, 'rate')})"))
+        rows.append((f"picks of {k}", f"{', '.join(rates)} (1/k: {number(1 / k, 'rate')})"))
     if findings.comparison.errors:
-        kinds = ", ".join(f"{c} {n:,}" for c, n in findings.comparison.errors.most_common())
+        kinds = ", ".join(f"{code} {n:,}" for code, n in findings.comparison.error_counts)
         rows.append(("errors", f"{findings.comparison.errors.total():,}: {kinds}"))
     rows.append(("noise floor", noise(findings)))
     reporter.table("", rows)

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from scorer import __version__
 from scorer.charts import Bar, Reference, bars
 from scorer.compare_rows import CompareRow, Ordering
-from scorer.measures import ABOUT, ByOrder, Metric
+from scorer.measures import ABOUT, ByOrder, Measures, Metric
 from scorer.orderings import softmaxes
 from scorer.progress import printable
 from scorer.report import asked, bounds, figure, noise, number
@@ -116,6 +116,7 @@ def page(findings: Findings) -> str:
         lines=[_line(name, metric) for name, metric in measures.metrics.items()],
         picks=[(k, _picks(findings, k)) for k in sorted(measures.options)],
         recalls=[(k, _recalls(findings, k)) for k in sorted(measures.options)],
+        balanced=_balanced(measures),
         has_gold=measures.with_gold > 0,
         margins=_margins(findings),
         masses=_masses(findings),
@@ -126,7 +127,7 @@ def page(findings: Findings) -> str:
         noise=noise(findings),
         isolated=findings.isolated,
         failures=findings.failures,
-        errors=findings.comparison.errors.most_common(),
+        errors=[(printable(code), n) for code, n in findings.comparison.error_counts],
         environment=list(_environment(findings)),
         note=findings.note,
         seed=measures.seed,
@@ -159,7 +160,7 @@ def _sentences(findings: Findings) -> Iterator[str]:
     p = metrics["pick_p"]
     if p.value is not None and p.value >= 0.05:
         yield f"The positions are chosen evenly, as far as can be told (χ², p = {figure(p, 'p')})."
-    elif rates:
+    elif rates and _balanced(findings.measures):
         far = max(rates, key=lambda own: abs((own.rate.value or 0.0) * own.options - 1))
         label = printable(findings.comparison.label(far.options, far.position))
         yield (
@@ -167,6 +168,15 @@ def _sentences(findings: Findings) -> Iterator[str]:
             f"{_with_bounds(far.rate)} of the readings; even would be "
             f"{number(1 / far.options, 'rate')}."
         )
+
+
+def _balanced(measures: Measures) -> bool:
+    """Whether every option of every question stands equally often at each position.
+
+    Where not, a reader of content alone need not choose the positions evenly.
+    """
+    choosing = sum(own.rate.n for own in measures.pick_rates if own.position == 0)
+    return choosing == measures.metrics["pick_v"].n
 
 
 def _with_bounds(metric: Metric) -> str:
@@ -206,7 +216,9 @@ def _rate_bar(name: str, rate: Metric, among: int, note: str = "") -> Bar:
 def _picks(findings: Findings, k: int) -> str:
     rates = [own for own in findings.measures.pick_rates if own.options == k]
     items = [_rate_bar(findings.comparison.label(k, own.position), own.rate, k) for own in rates]
-    even = Reference(1 / k, f"even, {number(1 / k, 'rate')}")
+    even = None
+    if _balanced(findings.measures):
+        even = Reference(1 / k, f"even, {number(1 / k, 'rate')}")
     return bars(f"Picks by position, {k} options", items, reference=even)
 
 
@@ -332,8 +344,9 @@ def _column(
 
 
 def _state(state: msgspec.Raw) -> str:
-    value = msgspec.json.decode(state)
-    return value if isinstance(value, str) else bytes(state).decode()
+    text = bytes(state).decode()
+    # Only a string is decoded: a number may be one that no float holds.
+    return msgspec.json.decode(state, type=str) if text.startswith('"') else text
 
 
 def _cut(text: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -33,10 +34,10 @@ class Threshold:
         """Read ``NAME>NUMBER`` (or >=, <, <=). Raises UsageError."""
         match = _CONDITION.fullmatch(text)
         try:
-            limit = float(match[3]) if match else None
+            limit = float(match[3]) if match else math.nan
         except ValueError:
-            limit = None
-        if match is None or limit is None:
+            limit = math.nan
+        if match is None or not math.isfinite(limit):
             raise UsageError(
                 f"--fail-if {text!r}: expected a metric, one of > >= < <=, and a number, as in "
                 "'flip_rate>0.2'"
@@ -53,8 +54,13 @@ class Threshold:
         if metric.value is None:
             return f"{self}: {self.metric} is undefined: {metric.reason}"
         if _COMPARISONS[self.comparison](metric.value, self.limit):
-            return f"{self}: {self.metric} is {metric.value:.6g}"
+            return f"{self}: {self.metric} is {_written(metric.value)}"
         return None
 
     def __str__(self) -> str:
-        return f"--fail-if {self.metric}{self.comparison}{self.limit:g}"
+        return f"--fail-if {self.metric}{self.comparison}{_written(self.limit)}"
+
+
+def _written(value: float) -> str:
+    """Return a number in full, so that a value beside its limit never reads the same."""
+    return repr(value).removesuffix(".0")
