@@ -53,7 +53,7 @@ def test_sentiment(demo_model: Path, tmp_path: Path) -> None:
         assert row["label_mass"] > 0.9, row["id"]
         assert row["extra"] == {"topic": record["topic"]}
     accuracy = sum(row["correct"] for row in rows) / len(rows)
-    assert accuracy > _majority(records) + 0.3
+    assert accuracy >= 0.8 > _majority(records) + 0.4
 
 
 @pytest.mark.parametrize("name", ["continuations.jsonl", "chat.jsonl"])
