@@ -99,6 +99,7 @@ def _circumstances(report: Report) -> Iterator[tuple[str, str]]:
         yield "GPU busy", f"not measured: {reason}"
     yield "difference", _difference(report)
     yield "rounds", f"{report.rounds} of at least {report.forwards} forwards of real tokens each"
+    yield "spread", _spread(report)
     yield "numerics key", report.numerics_key
 
 
@@ -124,8 +125,15 @@ def _difference(report: Report) -> str:
     return f"at most {largest:.1e} nats between the ways' log-probabilities"
 
 
-_WIDTH = 720
-_LEFT = 250
+def _spread(report: Report) -> str:
+    """Say how far the rounds of one way lie apart, which is how far a ratio is to be trusted."""
+    times = [one.seconds for c in report.comparisons for one in c.figures if one.seconds]
+    largest = max((max(seconds) / min(seconds) for seconds in times), default=1.0)
+    return f"a way's slowest round took at most {largest:.2f} × its fastest"
+
+
+_WIDTH = 760
+_LEFT = 274
 _RIGHT = 170
 _BAR = 20
 _ROW = 28

@@ -94,6 +94,7 @@ def kernel_seconds(run: Callable[[], object]) -> float:
     """
     from torch.profiler import ProfilerActivity, profile
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its marks of start and end go to stderr
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run()
         torch.cuda.synchronize()

@@ -206,6 +206,19 @@ def test_busy_time_is_of_kernels_and_copies() -> None:
     assert instruments.busy_seconds(json.dumps({"traceEvents": events}).encode()) == 60e-6
 
 
+def test_a_trace_of_torch_without_kernels_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.zeros(9).sum()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = (tmp_path / "trace.json").read_bytes()
+
+    assert b"aten::sum" in trace
+    assert instruments.busy_seconds(trace) == 0.0
+
+
 def test_the_process_ages_as_the_clock_goes() -> None:
     before, started = instruments.process_age(), time.perf_counter()
     time.sleep(0.05)
@@ -363,6 +376,7 @@ def test_a_table_for_people(tiny_model: Path) -> None:
         "1024³ products",
         "the model ran on the CPU",
         "from process to first score",
+        "slowest round took at most 1.00 ×",
     ):
         assert words in text
 
