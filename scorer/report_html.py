@@ -161,7 +161,10 @@ def _sentences(findings: Findings) -> Iterator[str]:
     if p.value is not None and p.value >= 0.05:
         yield f"The positions are chosen evenly, as far as can be told (χ², p = {figure(p, 'p')})."
     elif rates and _balanced(findings.measures):
-        far = max(rates, key=lambda own: abs((own.rate.value or 0.0) * own.options - 1))
+        # Of the questions with the number of options that most readings have.
+        k = max(rates, key=lambda own: own.rate.n).options
+        own_rates = [own for own in rates if own.options == k]
+        far = max(own_rates, key=lambda own: abs((own.rate.value or 0.0) * k - 1))
         label = printable(findings.comparison.label(far.options, far.position))
         yield (
             f"Of {far.options} options, the one at {label} is chosen in "

@@ -202,6 +202,21 @@ def test_a_report_claims_no_even_spread_where_orders_are_not_balanced(tmp_path: 
         assert ("the one at" in text) == claimed
 
 
+def test_the_first_words_are_about_the_most_readings(tmp_path: Path) -> None:
+    """Not about the one question of three options, all of whose readings chose the first."""
+    first = [{"order": order, "logprobs": [-0.1, -3.0]} for order in ([0, 1], [1, 0])]
+    rows: list[dict[str, Any]] = [{**ROW, "id": i, "orderings": first} for i in range(4)]
+    orders = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    three = [{"order": order, "logprobs": [-0.1, -3.0, -4.0]} for order in orders]
+    rows.append({"id": "three", "options": ["a", "b", "c"], "orderings": three})
+    report = tmp_path / "report.html"
+    source = write_lines(tmp_path / "rows.jsonl", rows)
+    done = run("compare", "--from", source, "--report", report, "-q")
+
+    assert done.code == 0
+    assert "Of 2 options, the one at 1. is chosen in 100.0 %" in report.read_text(encoding="utf-8")
+
+
 def test_resamples_stay_between_the_ratios_of_single_questions() -> None:
     """Sums of thirds and sevenths: samples of zeros alone are 0, and none is below."""
     tops = np.array([0.0] * 37 + [1 / 3, 2 / 3, 6 / 7])
