@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -110,12 +111,12 @@ def packed(reader: Reader, reads: Sequence[Read]) -> Run:
     forwards, computed = reader.counts.forwards, reader.counts.forward_tokens
     logprobs = np.full((len(reads), len(reads[0].requests.target_ids)), np.nan)
     flight: InFlight | None = None
-    for batch in _batches(reader, reads):
-        if flight is not None:
-            _take(reader, flight, logprobs)
-        flight = reader.launch(batch)
-    if flight is not None:
-        _take(reader, flight, logprobs)
+    for batch in chain(_batches(reader, reads), [None]):
+        keys = () if flight is None else flight.batch.keys
+        results = [] if flight is None else reader.results(flight)
+        flight = None if batch is None else reader.launch(batch)
+        for key, result in zip(keys, results, strict=True):
+            logprobs[key] = result.target_logprob
     counts = reader.counts
     return Run(logprobs, counts.forwards - forwards, counts.forward_tokens - computed)
 
@@ -129,11 +130,6 @@ def _batches(reader: Reader, reads: Sequence[Read]) -> Iterator[Batch]:
             yield packer.pop()
     while len(packer):
         yield packer.pop()
-
-
-def _take(reader: Reader, flight: InFlight, logprobs: npt.NDArray[np.float64]) -> None:
-    for key, result in zip(flight.batch.keys, reader.collect(flight), strict=True):
-        logprobs[key] = result.target_logprob
 
 
 def as_lines(reads: Sequence[Read]) -> list[bytes]:
