@@ -22,6 +22,21 @@ EXIT_FINDINGS = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE
 
+_REPORTING = frozenset(
+    {
+        "rows_from",
+        "summary",
+        "report",
+        "fail_if",
+        "seed",
+        "pride_fraction",
+        "force_new",
+        "quiet",
+        "json",
+    }
+)
+"""What `scorer compare` takes beside --from."""
+
 app = typer.Typer(
     name="scorer",
     help="Bitwise reproducible classifier scores from Qwen3 models.",
@@ -266,6 +281,7 @@ def score(
 
 @app.command()
 def compare(
+    context: typer.Context,
     source: Annotated[
         str | None, typer.Argument(metavar="INPUT", help="JSONL file of questions; - for stdin.")
     ] = None,
@@ -334,8 +350,7 @@ def compare(
     )
     outcome.check()
     if rows_from is not None:
-        if source is not None or model is not None or output != "-":
-            raise UsageError("--from takes rows that are there: leave out INPUT, --model, --output")
+        _only_for_reports(context)
         findings = conclude_from(rows_from, outcome)
     elif source is None or model is None:
         raise UsageError("compare needs INPUT and --model, or --from ROWS")
@@ -607,6 +622,18 @@ def show(
         print(dumps(describe(scorer, plan), ensure_ascii=False))
     else:
         print(as_text(scorer, plan), end="")
+
+
+def _only_for_reports(context: typer.Context) -> None:
+    """Refuse options that ask questions or write rows, where rows are only reported again."""
+    asking = [
+        "INPUT" if name == "source" else f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name not in _REPORTING
+        and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if asking:
+        raise UsageError(f"--from takes rows that are there: leave out {', '.join(asking)}")
 
 
 def _read_template(path: Path | None) -> str | None:
