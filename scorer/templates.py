@@ -1,8 +1,9 @@
 """Jinja templates: the model's chat template and the text of a lettered question.
 
-Both are rendered in a sandbox. The chat template's environment is that of transformers'
-``apply_chat_template`` (same flags, filters and globals), with one difference: a template
-that asks for today's date is refused, because its prompts would change overnight.
+Both are rendered in a sandbox and within bounds (see ``sandbox``). The chat template's environment
+is that of transformers' ``apply_chat_template`` (same flags, filters and globals), with one more
+difference: a template that asks for today's date is refused, because its prompts would change
+overnight.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from scorer.tokenizer import read_tokenizer_config, special_token_strings
 
 if TYPE_CHECKING:
     import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from scorer.sandbox import Bounded
 
 # What a question and its options look like unless --question-template says otherwise.
 # The two newlines before "Answer" are the last option's and an empty line.
@@ -54,13 +56,14 @@ class LetteredOption:
     text: str
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> Bounded:
     from jinja2 import nodes
     from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
     from jinja2.runtime import Macro
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from scorer.sandbox import Bounded
 
     class Generation(Extension):
         """``{% generation %}``: marks assistant text for training; here its content as it is."""
@@ -100,7 +103,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
             sort_keys=sort_keys,
         )
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = tojson
@@ -229,10 +232,22 @@ def thinking_is_open(text: str) -> bool:
 
 def _render(template: jinja2.Template, values: dict[str, Any]) -> str:
     try:
-        return template.render(values)
+        text: str = template.environment.render(template, values, _characters(values))  # type: ignore[attr-defined]
     except Exception as error:  # a template may raise anything; it becomes the row's error
         reason = str(error) or type(error).__name__
         raise RowError(ErrorCode.TEMPLATE_ERROR, f"the template failed: {reason}") from error
+    return text
+
+
+def _characters(value: object) -> int:
+    """How many characters the texts of a template's values have."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, LetteredOption):
+        return len(value.text)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _chat_template_source(directory: Path, config: dict[str, Any]) -> str:
