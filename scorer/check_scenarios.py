@@ -24,7 +24,7 @@ from scorer.tally import Tally
 LENGTHS: Final = (
     *(1, 2, 17, 33, 127, 128, 129, 255, 256, 257, 300, 512, 513, 819, 820, 1024, 4096),
 )
-_FEW_LENGTHS: Final = (1, 17, 129)
+_FEW_LENGTHS: Final = (1, 129)
 _PARTNERS: Final = (9, 10, 300)
 _OPTIONS: Final = (" yes", " no", " perhaps not today")
 _MORE_OPTIONS: Final = (" of course", " never in my life", " 7")

@@ -223,7 +223,7 @@ def test_the_key_of_a_run(bench: Bench) -> None:
         key_of(bench.model, dtype="bfloat16"),
         key_of(bench.model, isolation="alone"),
         key_of(bench.model, tokens_per_forward=256),
-        key_of(bench.model, rows_per_forward=16),
+        key_of(bench.model, rows_per_forward=24),
     ]
     assert len({plain, *changed}) == 7
 
