@@ -22,6 +22,8 @@ REPO = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_SHIPPED = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 
+EXAMPLES = ("chat.jsonl", "continuations.jsonl", "sentiment.jsonl")
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -91,6 +93,7 @@ def test_the_wheel_holds_one_package_and_nothing_else(built: Built) -> None:
     assert {name for name in built.wheel if name.startswith("scorer/")} == {
         *_below("scorer"),
         *(f"scorer/{name}" for name in _below("kernels")),
+        *(f"scorer/examples/{name}" for name in EXAMPLES),
     }
     assert "scorer/py.typed" in built.wheel
 
@@ -146,6 +149,13 @@ def test_the_wheel_finds_its_kernels_without_the_checkout(built: Built, tmp_path
 
     assert Path(where) == built.unpacked / "scorer" / "device.py"
     assert source == (REPO / "kernels" / "reduction.cu").read_text(encoding="utf-8")
+
+
+def test_the_wheel_finds_its_examples_without_the_checkout(built: Built, tmp_path: Path) -> None:
+    code = "from scorer.check_job import bundled_examples; print(*bundled_examples(), sep='\\n')"
+    folder = built.unpacked / "scorer" / "examples"
+    found = _run_from_the_wheel(built, tmp_path, code).splitlines()
+    assert found == [str(folder / name) for name in EXAMPLES]
 
 
 def test_the_wheel_installs_the_command(built: Built, tmp_path: Path) -> None:
