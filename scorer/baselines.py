@@ -107,16 +107,18 @@ def _to(plain: Any, array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def packed(reader: Reader, reads: Sequence[Read]) -> Run:
-    """Compute reads in isolation, as ``Scorer`` does: pack, launch, collect the one before."""
+    """Compute reads in isolation, as ``Scorer`` does: pack, wait, launch the next, take results."""
     forwards, computed = reader.counts.forwards, reader.counts.forward_tokens
     logprobs = np.full((len(reads), len(reads[0].requests.target_ids)), np.nan)
     flight: InFlight | None = None
     for batch in chain(_batches(reader, reads), [None]):
-        keys = () if flight is None else flight.batch.keys
-        results = [] if flight is None else reader.results(flight)
+        last = flight
+        if last is not None:
+            reader.wait(last)
         flight = None if batch is None else reader.launch(batch)
-        for key, result in zip(keys, results, strict=True):
-            logprobs[key] = result.target_logprob
+        if last is not None:
+            for key, result in zip(last.batch.keys, reader.results(last), strict=True):
+                logprobs[key] = result.target_logprob
     counts = reader.counts
     return Run(logprobs, counts.forwards - forwards, counts.forward_tokens - computed)
 

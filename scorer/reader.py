@@ -38,6 +38,9 @@ from scorer.tables import (
 ReductionPlace = Literal["host", "device"]
 ReductionName = Literal["auto", "host", "device"]
 
+_OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+_CPU_ALLOCATOR = "DefaultCPUAllocator"  # on the CPU torch raises a plain RuntimeError
+
 
 @dataclass(slots=True)
 class ReadCounts:
@@ -143,6 +146,14 @@ class Reader:
         self.counts.forward_tokens += batch.tokens
         return flight
 
+    def wait(self, flight: InFlight) -> None:
+        """Wait for the device and take in what it computed; the next batch can be launched then.
+
+        Raises DeviceError when the device failed.
+        """
+        with self._faults(flight.batch):
+            self._collect_piece(flight)
+
     def results(self, flight: InFlight) -> list[ReadResult]:
         """Return the results of each read of a launched batch, in its order.
 
@@ -158,8 +169,7 @@ class Reader:
 
     def _finished(self, flight: InFlight) -> Reduced:
         """Wait for the device and take the logarithms."""
-        with self._faults(flight.batch):
-            self._collect_piece(flight)
+        self.wait(flight)
         return finish(join_raw(flight.pieces), flight.requests)
 
     def _launch_piece(
@@ -189,14 +199,16 @@ class Reader:
         """Turn what torch raises when the device fails into DeviceError."""
         try:
             yield
-        except torch.OutOfMemoryError as error:
+        except torch.AcceleratorError as error:
+            raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
+        except (RuntimeError, MemoryError) as error:
+            if not isinstance(error, _OUT_OF_MEMORY) and _CPU_ALLOCATOR not in str(error):
+                raise
             raise DeviceError(
                 f"out of memory in a forward of {batch.tokens} tokens and {self.shape.rows} "
                 f"lm_head rows; lower --tokens-per-forward (now {self.shape.tokens}) or "
                 f"--rows-per-forward (now {self.shape.rows})"
             ) from error
-        except torch.AcceleratorError as error:
-            raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
 
 
 def choose_reduction(name: ReductionName, device: torch.device) -> ReductionPlace:

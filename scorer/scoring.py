@@ -279,18 +279,19 @@ class Scorer:
     def _turn(
         self, flight: InFlight | None, batch: Batch | None, places: dict[int, tuple[_Slot, int]]
     ) -> InFlight | None:
-        """Collect one batch, launch the next, and make the rows of the first meanwhile."""
+        """Wait for one batch, launch the next, and make the rows of the first meanwhile."""
         reader = self.reader
-        results = [] if flight is None else reader.results(flight)
+        if flight is not None:
+            reader.wait(flight)
         try:
             return None if batch is None else reader.launch(batch)
         finally:  # also when the launch fails
-            keys = () if flight is None else flight.batch.keys
-            for key, reduced in zip(keys, results, strict=True):
-                slot, place = places.pop(key)
-                slot.results[place] = reduced
-                slot.missing -= 1
-                self._close(slot)
+            if flight is not None:
+                for key, result in zip(flight.batch.keys, reader.results(flight), strict=True):
+                    slot, place = places.pop(key)
+                    slot.results[place] = result
+                    slot.missing -= 1
+                    self._close(slot)
 
     def _close(self, slot: _Slot) -> None:
         """Make the row when the last of the record's reads has come back."""

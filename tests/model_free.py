@@ -86,6 +86,9 @@ class ModelFreeReader:
         self.counts.forward_tokens += batch.tokens
         return Flight(batch)
 
+    def wait(self, flight: Flight) -> None:
+        """The answer is there at once."""
+
     def results(self, flight: Flight) -> list[ReadResult]:
         reads = flight.batch.reads
         requests = join_requests([read.requests for read in reads])

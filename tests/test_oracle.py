@@ -76,7 +76,13 @@ def test_float32_on_the_cpu_agrees_within_1e_4_nats(demo_model: Path) -> None:
             compared += 1
         for target in row.targets or ():
             assert target.logprob == pytest.approx(after_prompt[target.token_id], abs=1e-4)
-            assert target.rank == 1 + (after_prompt > after_prompt[target.token_id]).sum()
+            # Far down the list neighbours are closer than the two computations agree.
+            value = after_prompt[target.token_id]
+            surely, perhaps = (
+                (after_prompt > value + 1e-4).sum(),
+                (after_prompt > value - 1e-4).sum(),
+            )
+            assert 1 + surely <= target.rank <= 1 + perhaps
             compared += 1
         if row.logprobs is not UNSET:
             best = np.argsort(-after_prompt, kind="stable")[:5]

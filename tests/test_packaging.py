@@ -117,7 +117,9 @@ def test_the_metadata_says_what_pyproject_says(built: Built) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"cuda12", "cuda13", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == set(
+        PYPROJECT["project"]["optional-dependencies"]
+    )
     assert {requirement for requirement in required if requirement.marker is None} == {
         Requirement(text) for text in PYPROJECT["project"]["dependencies"]
     }

@@ -115,12 +115,15 @@ def test_no_read_waits_for_long_behind_better_fitting_ones() -> None:
     assert waited < 600
 
 
-def test_the_window_is_full_by_tokens_or_by_reads() -> None:
+def test_the_window_is_full_by_tokens() -> None:
     packer = Packer(BatchShape(tokens=10, rows=1), alone=False, window=20)
     packer.add(0, a_read(19))
     assert not packer.full
     packer.add(1, a_read(1))
     assert packer.full
+
+
+def test_the_window_is_full_by_reads() -> None:
     packer = Packer(BatchShape(tokens=1000, rows=1), alone=False, window=10**6)
     for key in range(8):
         assert not packer.full
