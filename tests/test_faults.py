@@ -1,0 +1,249 @@
+"""What goes wrong around a job: signals, disks, models, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from scorer.reader import InFlight, Reader
+from tests.commands import PROGRAM, REPO, Bench, read_rows, refused, run, write_lines
+from tests.models import copy_model, edit_weights, environment
+
+
+def many(bench: Bench, count: int = 400) -> Path:
+    return write_lines(
+        bench.folder / "many.jsonl",
+        [{"id": n, "prompt": f"{n} " * 40, "logprobs": 5} for n in range(count)],
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_batch_and_says_how_to_go_on(
+    bench: Bench, number: signal.Signals, code: int
+) -> None:
+    records, out = many(bench, 20_000), bench.folder / "out.jsonl"
+    command = ["score", str(records), "-m", str(bench.model), "--device", "cpu", "-o", str(out)]
+    process = subprocess.Popen(
+        [*PROGRAM, *command, "-q", "--tokens-per-forward", "128"],
+        cwd=REPO,
+        env=environment(bench.folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (out.exists() and out.stat().st_size) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == code
+    rows = read_rows(out)
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert err == (
+        f"scorer: {word}; {len(rows):,} of 20,000 rows are in {out}; the same command with "
+        "--resume goes on\n"
+    )
+    assert [row["id"] for row in rows] == list(range(len(rows)))
+
+
+def test_shards_and_resume_from_the_command_line(bench: Bench) -> None:
+    whole = bench.score().out
+    parts = b""
+    for index in (1, 2, 3):
+        out = bench.folder / f"{index}.jsonl"
+        assert bench.score("-o", out, "--shard", f"{index}/3", "--resume").code == 0
+        assert bench.score("-o", out, "--shard", f"{index}/3", "--resume").code == 0
+        parts += out.read_bytes()
+    assert parts == whole
+    refused(bench.score("--shard", "4/3"), "--shard is i/n with 1 <= i <= n, as in 2/7, got '4/3'")
+    refused(bench.score("--resume"), "--resume goes on with a file: name it with --output")
+    refused(bench.score("--on-error", "skip"), "'--on-error'")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"
+        ),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_device_that_fails_in_the_middle_of_a_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    records, out = many(bench), bench.folder / "out.jsonl"
+    command = ("score", records, "-m", bench.model, "--device", "cpu", "-q")
+    whole = run(*command).out
+    real = Reader._launch_piece
+    left = iter(range(20))
+
+    def fail(self: Reader, flight: InFlight, *rest: object) -> None:
+        if next(left, None) is None:
+            raise error
+        real(self, flight, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reader, "_launch_piece", fail)
+    done = run(*command, "-o", out)
+    monkeypatch.undo()
+
+    rows = read_rows(out)
+    assert 0 < len(rows) < 400
+    refused(done, f"; {len(rows)} of 400 rows are in {out}; the same command with --resume", 4)
+    assert run(*command, "-o", out, "--resume").code == 0
+    assert out.read_bytes() == whole
+
+
+def test_reads_with_nonfinite_logits_are_the_only_ones_to_fail(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [{"id": n, "prompt": "xyz"[n % 3] * (n + 1), "logprobs": 1} for n in range(60)]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    command = ("score", records, "-m", bench.model, "--device", "cpu", "-q")
+    clean = run(*command).rows
+    bad = ord("y") - ord("!")  # the byte-level id of "y"
+    real = Reader._launch_piece
+
+    def spoil(
+        self: Reader, flight: InFlight, hidden: torch.Tensor, rows: object, requests: object
+    ) -> None:
+        spoilt = hidden.clone()
+        offset = 0
+        for read in flight.batch.reads:
+            if bad in read.tokens:
+                spoilt[offset : offset + len(read)] = torch.nan
+            offset += len(read)
+        real(self, flight, spoilt, rows, requests)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reader, "_launch_piece", spoil)
+    done = run(*command, "--json")
+
+    assert done.code == 1
+    for n, (row, other) in enumerate(zip(done.rows, clean, strict=True)):
+        if n % 3 == 1:
+            assert row["error"]["code"] == "nonfinite_logits"
+        else:
+            assert row == other
+    assert json.loads(done.err)["errors"] == {"nonfinite_logits": 20}
+
+
+def test_constant_scores_are_warned_about(bench: Bench) -> None:
+    broken = copy_model(bench.model, bench.folder / "zeros")
+    edit_weights(broken, model__norm__weight=torch.zeros(64))
+    lines = [{"prompt": f"Number {n}?", "options": [" yes", " no"]} for n in range(20)]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    command = ("score", records, "--device", "cpu")
+
+    done = run(*command, "-m", broken)
+    fine = run(*command, "-m", bench.model)
+    same = run("score", write_lines(records, lines[:1] * 1), "--device", "cpu", "-m", broken)
+
+    assert "warning: every row has the same scores though the prompts differ" in done.err
+    assert "not those of a trained model" in done.err
+    assert "warning" not in fine.err
+    assert "warning: every" not in same.err
+    assert done.code == 0
+
+
+def namespace(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script where it may mount file systems, or skip the test."""
+    command = ["unshare", "--mount", "--map-root-user", "bash", "-c"]
+    try:
+        able = subprocess.run([*command, "mount -t tmpfs none /mnt"], capture_output=True)  # noqa: PLW1510
+    except FileNotFoundError:
+        pytest.skip("no unshare")
+    if able.returncode:
+        pytest.skip("this user may not mount a file system of their own")
+    return subprocess.run(
+        [*command, script],
+        cwd=REPO,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_disk_that_fills_up_and_has_room_again(bench: Bench) -> None:
+    records = many(bench)
+    score = f'"{sys.executable}" -c "from scorer.cli import main; main()" score {records} '
+    score += f"-m {bench.model} --device cpu -q"
+    done = namespace(
+        f"""
+        export OMP_NUM_THREADS=1 XDG_CACHE_HOME={bench.folder}
+        {score} -o {bench.folder}/whole.jsonl
+        mount -t tmpfs -o size=128k none /mnt
+        {score} -o /mnt/out.jsonl; echo code $?
+        tail -c 1 /mnt/out.jsonl | od -c
+        mount -o remount,size=8m /mnt
+        {score} -o /mnt/out.jsonl --resume; echo code $?
+        cmp /mnt/out.jsonl {bench.folder}/whole.jsonl && echo same
+        mount -o remount,ro /mnt
+        {score} -o /mnt/other.jsonl; echo code $?
+        """
+    )
+    codes = re.findall(r"code (\d+)", done.stdout)
+    assert codes == ["2", "0", "2"], done.stderr
+    assert "same" in done.stdout
+    full, read_only = done.stderr.splitlines()
+    assert full.startswith("scorer: /mnt/out.jsonl")
+    assert "can't be written: No space left on device; make room" in full
+    assert "--resume goes on with it" in full
+    assert read_only.startswith("scorer: /mnt/other.jsonl: can't be written: Read-only file system")
+
+
+def test_outputs_have_the_modes_that_the_user_asks_for(bench: Bench) -> None:
+    for mask, mode in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
+        before = os.umask(mask)
+        try:
+            out = bench.folder / f"{mask}.jsonl"
+            assert bench.score("-o", out, "-q").code == 0
+        finally:
+            os.umask(before)
+        for path in (out, Path(f"{out}.manifest.json")):
+            assert path.stat().st_mode & 0o777 == mode, path
+
+
+def test_no_path_is_made_of_what_records_say(bench: Bench) -> None:
+    name = "../../escaped"
+    lines = [{"id": name, "prompt": name, "logprobs": 0, "file": name, "output": f"/{name}"}]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    before = set(bench.folder.parent.rglob("*"))
+    assert run("score", records, "-m", bench.model, "--device", "cpu", "-q").code == 0
+    assert {
+        path for path in set(bench.folder.parent.rglob("*")) - before if "cache" not in str(path)
+    } == set()
+
+
+def test_a_local_folder_is_scored_without_the_network(bench: Bench) -> None:
+    """In a network namespace of its own there is none; nothing of the hub is asked for."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import socket, sys\n"
+                "def refuse(*a, **k): raise AssertionError('the network was used')\n"
+                "socket.socket.connect = socket.getaddrinfo = refuse\n"
+                "from scorer.cli import main; main()"
+            ),
+            *("score", str(bench.records), "-m", str(bench.model), "--device", "cpu", "-q"),
+        ],
+        cwd=REPO,
+        env={k: v for k, v in environment(bench.folder).items() if k != "HF_HUB_OFFLINE"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout.splitlines()) == 5
