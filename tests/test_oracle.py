@@ -76,16 +76,14 @@ def test_float32_on_the_cpu_agrees_within_1e_4_nats(demo_model: Path) -> None:
             compared += 1
         for target in row.targets or ():
             assert target.logprob == pytest.approx(after_prompt[target.token_id], abs=1e-4)
-            # Far down the list neighbours are closer than the two computations agree.
-            value = after_prompt[target.token_id]
-            surely, perhaps = (
-                (after_prompt > value + 1e-4).sum(),
-                (after_prompt > value - 1e-4).sum(),
-            )
-            assert 1 + surely <= target.rank <= 1 + perhaps
+            # Among real ids only; each computation may be 1e-4 off, so neighbours may change places.
+            real = after_prompt[: scorer.prompter.n_ids]
+            value = real[target.token_id]
+            surely, perhaps = (real > value + 2e-4).sum(), (real >= value - 2e-4).sum()
+            assert 1 + surely <= target.rank <= perhaps
             compared += 1
         if row.logprobs is not UNSET:
-            best = np.argsort(-after_prompt, kind="stable")[:5]
+            best = np.argsort(-after_prompt[: scorer.prompter.n_ids], kind="stable")[:5]
             assert [entry.token_id for entry in row.logprobs.top] == best.tolist()
             assert row.logprobs.chosen == row.logprobs.top[0]
         if row.prompt_logprobs is not UNSET:
