@@ -74,6 +74,16 @@ def test_any_shape_of_batch(tiny_model: Path, tokens: int, rows: int) -> None:
     assert ("company" in without) == (tokens < 16 or rows < 2)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_wrong_with_the_bundled_model(demo_model: Path, dtype: str) -> None:
+    outcome = outcome_of(subject_of(demo_model, dtype=dtype))
+
+    assert outcome.passed, [(r.scenario.name, r.reason) for r in outcome.of(Status.failed)]
+    assert outcome.control is not None
+    assert outcome.control.tally.comparisons > 0
+    assert len(outcome.of(Status.passed)) == 11
+
+
 # -- red
 
 
@@ -359,14 +369,15 @@ def gpu_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return folder
 
 
-def _on_gpu(model: Path, level: Any) -> Subject:
-    options: dict[str, Any] = {"tokens_per_forward": None, "rows_per_forward": None}
-    return subject_of(model, level=level, device="cuda", **options)
+def _on_gpu(model: Path) -> Subject:
+    """A forward that holds every length, and few enough rows for the self-test to have more."""
+    return subject_of(model, device="cuda", tokens_per_forward=2048)
 
 
 @pytest.mark.gpu
 def test_nothing_wrong_on_a_gpu(gpu_model: Path) -> None:
-    outcome = outcome_of(_on_gpu(gpu_model, FULL))
+    options: dict[str, Any] = {"tokens_per_forward": None, "rows_per_forward": None}
+    outcome = outcome_of(subject_of(gpu_model, level=FULL, device="cuda", **options))
 
     assert outcome.passed, [(r.scenario.name, r.reason) for r in outcome.of(Status.failed)]
     assert [result.scenario.name for result in outcome.of(Status.not_run)] == ["graph"]
@@ -384,7 +395,7 @@ def test_a_planted_fault_on_a_gpu(
     if fault.plant is float_atomics:
         pytest.skip("the kernels reduce here; see the next test")
     fault.plant(monkeypatch)
-    outcome = outcome_of(_on_gpu(gpu_model, QUICK))
+    outcome = outcome_of(_on_gpu(gpu_model))
     assert {result.scenario.name for result in outcome.of(Status.failed)} >= fault.found_by
 
 
@@ -394,7 +405,7 @@ def test_kernels_that_differ_from_the_reference(
 ) -> None:
     """The host's sum in float32: what the kernels compute is no longer what it is."""
     float_atomics(monkeypatch)
-    outcome = outcome_of(_on_gpu(gpu_model, QUICK))
+    outcome = outcome_of(_on_gpu(gpu_model))
     assert [result.scenario.name for result in outcome.of(Status.failed)] == ["reduction"]
 
 
