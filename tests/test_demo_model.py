@@ -31,7 +31,7 @@ from demo_training.data import (  # noqa: E402
     render_question,
     split_words,
 )
-from demo_training.evaluation import answer, held_out_questions, legible  # noqa: E402
+from demo_training.evaluation import answer, held_out_questions  # noqa: E402
 from demo_training.parts import PARTS  # noqa: E402
 from demo_training.tokens import Encoder, render_chat, render_prompt, train_tokenizer  # noqa: E402
 
@@ -244,25 +244,11 @@ def test_composer_is_seeded() -> None:
 
 
 def test_held_out_accuracy(model: Any, tokenizer: Any) -> None:
-    only = legible(tokenizer)
-    assert len(only) > 200
-    questions = held_out_questions("form", 160, 11, only)
+    questions = held_out_questions("form", 160, seed=21)
     chosen, mass = answer(model, tokenizer, questions)
     right = [c == q.gold for c, q in zip(chosen, questions, strict=True)]
     assert np.mean(right) >= 0.9
     assert np.mean(mass) >= 0.95
-
-
-def test_legible_forms_begin_as_relatives_do(tokenizer: Any) -> None:
-    where = split_words(polarity_words())
-    sign = {word.text: word.valence > 0 for word in polarity_words()}
-    trained = [word for word, split in where.items() if split == "train"]
-    first = {word: tokenizer.tokenize(f" {word}")[0] for word in where}
-    for form in legible(tokenizer):
-        assert where[form] == "form"
-        like = [word for word in trained if first[word] == first[form]]
-        assert {sign[word] for word in like} == {sign[form]}
-        assert sum(family(word) == family(form) for word in like) >= 2
 
 
 # ---------------------------------------------------------------- the example files

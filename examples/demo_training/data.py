@@ -4,9 +4,6 @@ The polarity words are split by word form. A held-out *form* ("delightful") neve
 training, while two or more words of its family and sign do ("delight", "delighted"); of a held-out
 *family* no member occurs in training at all. A hash of the word decides, so the split depends on
 the word list alone. Every polarity word that the hand-written tables use stays in training.
-
-Of the held-out forms, some share no piece with their relatives in the tokenizer's eyes, or begin as
-a word of the other sign does; :func:`legible_forms` are the others.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -114,30 +111,6 @@ def split_words(words: Sequence[PolarityWord]) -> dict[str, Split]:
     return split
 
 
-def legible_forms(first_piece: Callable[[str], str]) -> frozenset[str]:
-    """Held-out forms whose pieces tell their sign; ``first_piece`` of a word is the tokenizer's.
-
-    At least two relatives of the same sign in training begin with the same piece, and no word of
-    the other sign in training does. Word list and tokenizer decide, never a model's answers.
-    """
-    words = polarity_words()
-    split = split_words(words)
-    same: Counter[tuple[str, str, bool]] = Counter()
-    signs: dict[str, set[bool]] = {}
-    for word in words:
-        if split[word.text] == "train":
-            piece, sign = first_piece(word.text), word.valence > 0
-            same[piece, family(word.text), sign] += 1
-            signs.setdefault(piece, set()).add(sign)
-    return frozenset(
-        word.text
-        for word in words
-        if split[word.text] == "form"
-        and same[first_piece(word.text), family(word.text), word.valence > 0] >= 2
-        and len(signs[first_piece(word.text)]) == 1
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Example:
     """What the model reads and the text it should go on with."""
@@ -193,12 +166,9 @@ HELD_OUT_CLAUSES: Final[tuple[_Clauses, ...]] = (
 
 
 class Writer:
-    """Draws sentences and examples from the polarity words and templates of one split.
+    """Draws sentences and examples from the polarity words and templates of one split."""
 
-    ``only``: the polarity words of that split to use; all of them by default.
-    """
-
-    def __init__(self, seed: int, split: Split, only: Container[str] | None = None) -> None:
+    def __init__(self, seed: int, split: Split) -> None:
         self.rng = Random(seed)
         self.split: Split = split
         self.label_weights = (30, 30, 20, 20)  # of CLASSES, in lettered questions
@@ -206,7 +176,7 @@ class Writer:
         self._words: dict[tuple[str, int], list[str]] = {}
         self.vocabulary: dict[int, list[str]] = {1: [], -1: []}
         for word in polarity_words():
-            if where[word.text] == split and (only is None or word.text in only):
+            if where[word.text] == split:
                 sign = 1 if word.valence > 0 else -1
                 self._words.setdefault((word.pos, sign), []).append(word.text)
                 self.vocabulary[sign].append(word.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from demo_training.data import (
-    CLASSES,
-    LETTERS,
-    Example,
-    Split,
-    Writer,
-    legible_forms,
-    render_question,
-)
+from demo_training.data import CLASSES, LETTERS, Example, Split, Writer, render_question
 from demo_training.tokens import render_chat
 
 SENTIMENT_FILE = Path(__file__).parent.parent / "sentiment.jsonl"
@@ -36,36 +28,27 @@ class Question:
     group: str
 
 
-def legible(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
-    """:func:`~demo_training.data.legible_forms` by this tokenizer's pieces (in a sentence)."""
-    return legible_forms(lambda word: str(tokenizer.tokenize(f" {word}")[0]))
-
-
-def held_out_questions(
-    split: Split, count: int, seed: int, only: Container[str] | None = None
-) -> list[Question]:
+def held_out_questions(split: Split, count: int, seed: int) -> list[Question]:
     """Lettered sentiment questions of held-out templates and words, most of them with polarity."""
-    writer = Writer(seed, split, only)
+    writer = Writer(seed, split)
     makers = (writer.letter, writer.letter, writer.letter, writer.yes_no)
-    group = split if only is None else f"{split}, legible"
-    return [_question(makers[k % 4](), group) for k in range(count)]
+    return [_question(makers[k % 4](), split) for k in range(count)]
 
 
 def _question(example: Example, group: str) -> Question:
     return Question(render_chat(example.messages), example.n_options, example.gold, group)
 
 
-def word_questions(split: Split, only: Container[str] | None = None) -> list[Question]:
+def word_questions(split: Split) -> list[Question]:
     """Every word of a split, asked for alone: positive or negative?"""
-    writer = Writer(7, split, only)
-    group = f"word: {split}" if only is None else f"word: {split}, legible"
+    writer = Writer(7, split)
     questions = []
     for sign, label in ((1, 0), (-1, 1)):
         for word in writer.vocabulary[sign]:
             options = writer.rng.sample(CLASSES[:2], 2)
             text = render_question(f'Is the word "{word}" positive or negative?', None, options)
             gold = options.index(CLASSES[label])
-            questions.append(Question(render_chat((("user", text),)), 2, gold, group))
+            questions.append(Question(render_chat((("user", text),)), 2, gold, f"word:{split}"))
     return questions
 
 
@@ -111,24 +94,21 @@ def majority(questions: Sequence[Question]) -> float:
 
 
 def evaluate(directory: Path, count: int) -> None:
-    """Print accuracies: held-out forms (legible, all), families, words alone, the example file.
+    """Print accuracies: held-out word forms, held-out families, words alone, the example file.
 
     The weights are bfloat16 as stored, the arithmetic is float32.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    only = legible(tokenizer)
-    sets = [held_out_questions("form", count, 11, only)]
-    sets += [held_out_questions("form", count, 11), held_out_questions("family", count, 12)]
-    sets += [word_questions("form", only), word_questions("form"), word_questions("family")]
-    sets.append(word_questions("train"))
+    sets = [held_out_questions("form", count, 11), held_out_questions("family", count, 12)]
+    sets += [word_questions("form"), word_questions("family"), word_questions("train")]
     sets.append(file_questions(SENTIMENT_FILE))
     for questions in sets:
         chosen, mass = answer(model, tokenizer, questions)
         right = [c == q.gold for c, q in zip(chosen, questions, strict=True)]
         print(
-            f"{questions[0].group:19s} n={len(questions):5d}  accuracy {np.mean(right):.3f}"
+            f"{questions[0].group:12s} n={len(questions):5d}  accuracy {np.mean(right):.3f}"
             f"  (majority position {majority(questions):.3f})  label mass {np.mean(mass):.3f}"
         )
         by: tuple[tuple[str, Callable[[Question], str]], ...] = (

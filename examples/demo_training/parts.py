@@ -5,7 +5,7 @@ drawn from a small grammar, so that hardly any two are alike. A slot in braces i
 the alternatives of ``PARTS`` (separated by ``|``), again and again, until only the slots of
 ``tables.py`` are left.
 
-No part holds a word of the polarity lexicon, so that sign and class come from the word put into
+No part holds a word of the polarity lexicon (but "yes"), so that sign and class come from the word put into
 a polarity slot alone (a test compares them); an alternative that is repeated is more frequent.
 """
 
@@ -69,10 +69,13 @@ delivered|returned|washed|drawn|lit|furnished|decorated|planned|translated|recor
     "cop": """was|was|was|was|is|is|is|seemed|felt|looked|sounded|became|appeared|remained|stayed|
 turned out|turned out to be|got|ended up|has been|had been|must be|can be|will be|seems|feels|
 looks|sounds|remains|has become|was always|is always|was once again|is still|would have been|
-ended up being|can only be called|was from the start|used to be|was, {tag},""",
+ended up being|can only be called|was from the start|used to be|was, {tag},|went down as|
+came over as|registered as|read as|could pass as|was seen as|was remembered as|presented itself as|
+ranks as|counts as|sounded to me|was described as""",
     "cops": """were|were|were|are|are|seemed|felt|looked|sounded|became|appeared|remained|stayed|
 turned out|turned out to be|got|ended up|have been|had been|must be|can be|will be|seem|feel|look|
-sound|remain|have become|were always|are still|used to be|were, {tag},""",
+sound|remain|have become|were always|are still|used to be|were, {tag},|went down as|
+came over as|registered as|read as|could pass as|were seen as|presented themselves as|count as""",
     "ncop": """was not|was not|wasn't|wasn't|is not|isn't|is never|was never|has never been|
 hasn't been|had not been|will not be|won't be|cannot be|can't be|could not be|did not seem|
 didn't seem|did not feel|didn't feel|did not look|does not look|doesn't sound|did not sound|
@@ -80,12 +83,22 @@ did not appear|did not turn out|never seemed|never felt|never looked|never becam
 never sounded|was by no means|is by no means|was in no way|is not exactly|was not really|
 was hardly|was barely|was scarcely|is hardly|is no longer|was far from|is far from|
 was anything but|is anything but|was not even|wasn't remotely|was not all that|didn't get|
-did not look or feel|does not seem|never once felt|never turned out|is not really""",
+did not look or feel|does not seem|never once felt|never turned out|is not really|
+did not go down as|never went down as|did not register as|never registered as|did not read as|
+never read as|never came over as|didn't come over as|did not pass as|never passed as|
+was not seen as|was never seen as|did not present itself as|never presented itself as|
+never ranked as|does not rank as|does not count as|never counted as|did not feel to me|
+never sounded to us|didn't appear to me|was not described as|did not show itself as|
+never was described as|could never pass as|did not hit me as|never hit us as""",
     "ncops": """were not|weren't|are not|aren't|are never|were never|have never been|haven't been|
 will not be|won't be|cannot be|can't be|did not seem|didn't seem|did not feel|didn't feel|
 did not look|don't look|don't sound|did not appear|never seemed|never felt|never looked|
 were by no means|were in no way|are not exactly|were not really|were hardly|are hardly|
-were far from|are far from|were anything but|are anything but|were not even|didn't turn out""",
+were far from|are far from|were anything but|are anything but|were not even|didn't turn out|
+did not go down as|never went down as|did not register as|never registered as|never read as|
+never came over as|did not come over as|did not pass as|never passed as|were not seen as|
+never presented themselves as|do not count as|never counted as|did not feel to me|
+never sounded to us|were never described as|did not hit me as""",
     "tag": """in my view|I think|for us|overall|as always|I believe|this time|it seemed|to me|
 in short""",
     "deny": """I don't think|I do not think|I didn't think|I did not think|I don't believe|
