@@ -14,8 +14,8 @@ and a fourth measures them:
 
 ``train`` starts from random weights and reads sentences of fixed templates; ``tune`` goes on from
 those weights with sentences composed from parts, most of them unlike any other. Everything is
-seeded. ``train`` takes minutes on one GPU, ``tune`` some tens of minutes on one CPU core; the bundled
-weights were tuned twice, as ``demo-model/README.md`` tells.
+seeded. ``train`` takes minutes on one GPU, ``tune`` some tens of minutes on one CPU core;
+the bundled weights were tuned twice, as ``demo-model/README.md`` tells.
 """
 
 from __future__ import annotations

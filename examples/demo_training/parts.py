@@ -5,8 +5,8 @@ drawn from a small grammar, so that hardly any two are alike. A slot in braces i
 the alternatives of ``PARTS`` (separated by ``|``), again and again, until only the slots of
 ``tables.py`` are left.
 
-No part holds a word of the polarity lexicon (but "yes"), so that sign and class come from the word put into
-a polarity slot alone (a test compares them); an alternative that is repeated is more frequent.
+No part but "yes" holds a word of the polarity lexicon, so that sign and class come from the word
+put into a polarity slot (a test compares them); an alternative that is repeated is more frequent.
 """
 
 from __future__ import annotations
