@@ -98,8 +98,11 @@ def verdict(outcome: Outcome) -> list[tuple[str, str]]:
         rows += [("failed", f"{result.scenario.name}: {text}") for text in told]
     if failed:
         names = ", ".join(result.scenario.name for result in failed)
-        moved = f"{proven.mismatches:,} moved, by up to {nats(proven)}"
-        rows.append(("NOT REPRODUCIBLE", f"{names}: {compared}, {moved}"))
+        if proven.mismatches:
+            moved = f"{proven.mismatches:,} moved, by up to {nats(proven)}"
+            rows.append(("NOT REPRODUCIBLE", f"{names}: {compared}, {moved}"))
+        else:
+            rows.append(("NOT PROVEN", f"{names}: {compared}, 0 moved"))
     elif not outcome.passed:
         ended = "stopped before its end" if outcome.stopped else "compared nothing"
         rows.append(("no verdict", f"the check {ended}; until then {compared}, 0 moved"))

@@ -77,6 +77,19 @@ def test_red(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < document["summary"]["largest_nats"] < 1e-13
 
 
+def test_a_failure_without_a_moved_bit_is_no_proof(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: Any, **_: Any) -> Any:
+        return subprocess.CompletedProcess(command, 2, "", "scorer: no such thing\n")
+
+    monkeypatch.setattr("tests.test_check_job.in_this_process", fail)
+    done = check(bench, "--only", "fresh-process", "--only", "repeat")
+    assert done.code == 1
+    assert "NOT PROVEN" in done.err
+    assert "exit code 2: scorer: no such thing" in " ".join(done.err.split())
+
+
 def test_a_control_that_shows_nothing_is_said_plainly(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
