@@ -76,7 +76,7 @@ def test_float32_on_the_cpu_agrees_within_1e_4_nats(demo_model: Path) -> None:
             compared += 1
         for target in row.targets or ():
             assert target.logprob == pytest.approx(after_prompt[target.token_id], abs=1e-4)
-            # Among real ids only; each computation may be 1e-4 off, so neighbours may change places.
+            # Among real ids; each computation may be 1e-4 off, so neighbours may change places.
             real = after_prompt[: scorer.prompter.n_ids]
             value = real[target.token_id]
             surely, perhaps = (real > value + 2e-4).sum(), (real >= value - 2e-4).sum()
