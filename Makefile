@@ -34,13 +34,14 @@ EXTRAS := $(EXTRAS_$(ACCELERATOR))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.installed-$(ACCELERATOR)
 
-.PHONY: help demo test test-gpu bench-reduction lint format clean
+.PHONY: help demo test test-gpu bench-reduction soak lint format clean
 
 help:
 	@echo "make demo      score the bundled example with the bundled model, into out/"
 	@echo "make test      run the tests (those that need a GPU are skipped where there is none)"
 	@echo "make test-gpu  run only the tests that need a GPU"
 	@echo "make bench-reduction  time the reduction on the GPU"
+	@echo "make soak      a million rows without a model: rate and memory of the pipeline"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff format the code"
 	@echo "make clean     remove .venv, caches and out/"
@@ -60,6 +61,9 @@ test-gpu: $(STAMP)
 
 bench-reduction: $(STAMP)
 	$(BIN)/python -m tests.bench_reduction --kernels
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

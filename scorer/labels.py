@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from scorer.errors import ErrorCode, RowError, UsageError
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -49,8 +51,7 @@ class LabelSet:
 LETTER_LABELS = LabelSet()
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedOption:
+class PreparedOption(msgspec.Struct, frozen=True):
     """An option, ready to be scored after its prompt.
 
     ``label`` is the label's text exactly as its token has it ("A" or " A"), None for an option
@@ -65,8 +66,7 @@ class PreparedOption:
     seam_changed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True):
     """A prompt's plain text after its last added token, and that text's ids.
 
     ``text`` is None where the ids are those of no text (token ids given by the user that the

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,8 +44,7 @@ class PreparedTarget:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A record in tokens.
 
     ``token_ids``: int32 [n], the prompt, n ≥ 1. ``text``: the prompt as rendered.
@@ -65,8 +65,7 @@ class Prepared:
     prefix_clash: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
+class _Encoded(msgspec.Struct, frozen=True):
     text: str
     ids: list[int]
     options: tuple[PreparedOption, ...]

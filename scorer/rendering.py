@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -24,8 +23,7 @@ from scorer.templates import (
 from scorer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A rendered prompt whose texts have yet to be encoded.
 
     ``pieces``: plain text and added tokens in turn, plain first and last. None when the record

@@ -177,6 +177,7 @@ class Packer:
         self._waiting: dict[int, Read] = {}
         self._keys: dict[int, deque[int]] = {}  # by length, each from the oldest to the youngest
         self._lengths: list[int] = []  # those that wait, ascending
+        self._order: deque[int] = deque()  # keys from the oldest on, some of them gone already
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -189,6 +190,7 @@ class Packer:
     def add(self, key: int, read: Read) -> None:
         """Put a read in the window. Keys must be distinct and rise in the order of adding."""
         self._waiting[key] = read
+        self._order.append(key)
         length = len(read.tokens)
         keys = self._keys.get(length)
         if keys is None:
@@ -226,7 +228,9 @@ class Packer:
 
     def _oldest_length(self) -> int:
         """The length of the read that has waited longest."""
-        return len(next(iter(self._waiting.values())).tokens)
+        while self._order[0] not in self._waiting:
+            self._order.popleft()
+        return len(self._waiting[self._order[0]].tokens)
 
     def _oldest_of(self, length: int) -> int:
         """Take out the key of the read of a length that has waited longest."""

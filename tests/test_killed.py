@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def kill_once(victim: Victim, chance: random.Random, *, at: int) -> None:
         time.sleep(0)
     if at == WRITING:
         time.sleep(chance.random() * 0.02)
-    os.kill(child, sort)
+    with suppress(ProcessLookupError):  # it was through already
+        os.kill(child, sort)
     code = victim.end()
     assert code in (-sort, 128 + sort, 1), code  # 1: it was through, with error rows
     victim.ends[f"{sort.name} {code}"] += 1
