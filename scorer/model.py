@@ -133,7 +133,21 @@ class Qwen3:
     @classmethod
     def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Qwen3:
         """Load a checkpoint's weights. Raises ModelError, DeviceError."""
-        return cls(_load(checkpoint, dtype), checkpoint, device, dtype)
+        loaded = cls(_load(checkpoint, dtype), checkpoint, device, dtype)
+        loaded.check_finite()
+        return loaded
+
+    @torch.inference_mode()
+    def check_finite(self) -> None:
+        """Look at every weight, on the device. Raises ModelError for NaN and infinite ones."""
+        named = self._model.named_parameters()
+        bad = [name for name, weight in named if not bool(weight.isfinite().all())]
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            raise ModelError(
+                f"{self.checkpoint.path}: {bad[0]}{more} holds NaN or infinite weights in "
+                f"{self.dtype}; fetch the checkpoint again, or use another --dtype"
+            )
 
     @classmethod
     def random(

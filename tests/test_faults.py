@@ -16,7 +16,7 @@ import torch
 
 from scorer.reader import InFlight, Reader
 from tests.commands import PROGRAM, REPO, Bench, read_rows, refused, run, write_lines
-from tests.models import copy_model, edit_weights, environment
+from tests.models import copy_model, edit_config, edit_weights, environment
 
 
 def many(bench: Bench, count: int = 400) -> Path:
@@ -154,6 +154,52 @@ def test_constant_scores_are_warned_about(bench: Bench) -> None:
     assert "warning" not in fine.err
     assert "warning: every" not in same.err
     assert done.code == 0
+
+
+def test_a_download_that_was_cut_short_and_no_network(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small files are there, the weights are a link to a blob that never came."""
+    from huggingface_hub import constants
+
+    hub, commit = bench.folder / "hub", "0" * 40
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    snapshot = hub / "models--someone--tiny" / "snapshots" / commit
+    copy_model(bench.model, snapshot)
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(f"../../blobs/{'1' * 64}")
+    (hub / "models--someone--tiny" / "refs").mkdir()
+    (hub / "models--someone--tiny" / "refs" / "main").write_text(commit)
+
+    done = run("score", bench.records, "-m", "someone/tiny", "--device", "cpu")
+
+    refused(done, "missing weights model.safetensors; fetch the checkpoint again")
+
+
+def test_a_vocabulary_smaller_than_the_tokenizer(bench: Bench) -> None:
+    small = edit_config(copy_model(bench.model, bench.folder / "small"), vocab_size=200)
+
+    done = run("score", bench.records, "-m", small, "--device", "cpu")
+
+    refused(done, "but the model's logits only 200 rows: tokenizer and model don't belong together")
+
+
+def test_a_chat_template_that_is_missing_or_hostile(bench: Bench) -> None:
+    for template, reason in (
+        (None, "no chat template"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
+        ("{{ messages", "not valid Jinja"),
+    ):
+        model = copy_model(bench.model, bench.folder / reason)
+        (model / "chat_template.jinja").unlink(missing_ok=True)
+        config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config["chat_template"] = template
+        (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+        done = run("score", bench.records, "-m", model, "--device", "cpu", "-q")
+
+        refused(done, reason)
 
 
 def namespace(script: str) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import math
 import re
 import resource
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scorer.job import Job
 from scorer.progress import Reporter
@@ -225,16 +227,16 @@ def without_line(rows: Any) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "line"} for row in rows]
 
 
-def test_nan_weights_are_row_errors(bench: Bench) -> None:
-    import torch
-
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused_before_scoring(bench: Bench, value: float) -> None:
     broken = copy_model(bench.model, bench.folder / "nan")
-    edit_weights(broken, model__norm__weight=torch.full((64,), torch.nan))
+    edit_weights(broken, model__norm__weight=torch.full((64,), value))
+    out = bench.folder / "out.jsonl"
 
-    done = run("score", bench.records, "-m", broken, "--device", "cpu")
+    done = run("score", bench.records, "-m", broken, "--device", "cpu", "-o", out)
 
-    assert done.code == 1
-    assert {row["error"]["code"] for row in done.rows} == {"nonfinite_logits"}
+    refused(done, "model.norm.weight holds NaN or infinite weights in torch.float32; fetch")
+    assert not out.exists()
 
 
 # -- files that are there already
