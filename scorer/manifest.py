@@ -29,8 +29,20 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 _CHUNK = 64 * 2**20
 
-_COMPUTES = ("answers", "model", "numeric", "reader", "reduction", "shapes")
-"""Our own modules between token ids and scores."""
+_COMPUTES = (
+    "answers",
+    "blocks",
+    "device",
+    "model",
+    "numeric",
+    "orderings",
+    "reader",
+    "reduction",
+    "reduction_plan",
+    "shapes",
+    "tables",
+)
+"""Our own modules between token ids and scores, and between scores and their averages."""
 
 _ENVIRONMENT = (
     # variables that choose kernels, orders of summation or numbers of threads underneath torch
