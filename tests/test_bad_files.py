@@ -34,7 +34,7 @@ def zstd_compress(data: bytes) -> bytes:
         from compression import zstd
     else:
         from backports import zstd
-    checksum = {zstd.CompressionParameter.checksum_flag: 1}  # as the zstd program does
+    checksum: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the zstd program
     compressed: bytes = zstd.compress(data, options=checksum)
     return compressed
 
