@@ -229,7 +229,7 @@ def answer(
         targets=_targets(prepared, entries, at),
         logprobs=_read_logprobs(plan, entries),
         prompt_logprobs=_prompt_logprobs(plan, entries),
-        warnings=(*prepared.warnings, *_low_mass(prepared, mass), *notes) or UNSET,
+        warnings=(*prepared.warnings, *_nothing(plan), *_low_mass(prepared, mass), *notes) or UNSET,
         truncated_tokens=prepared.truncated_tokens or UNSET,
         extra=record.extra or UNSET,
     )
@@ -251,7 +251,9 @@ def _options(
             rank=1 + sum(other > value for other in values),
             is_greedy=is_greedy,
             logprob_per_token=value / len(option.token_ids) if several else UNSET,
-            logprob_per_byte=value / len(option.text.encode()) if several else UNSET,
+            logprob_per_byte=(
+                value / (prepared.moved_spaces + len(option.text.encode())) if several else UNSET
+            ),
             seam_changed=option.seam_changed or UNSET,
         )
         for option, value, probability, is_greedy in zip(
@@ -280,6 +282,13 @@ def _label_mass(prepared: Prepared, values: Sequence[float]) -> float | UnsetTyp
     if prepared.prefix_clash or not all(map(_is_short, prepared.options)):
         return None
     return prob_mass(values)
+
+
+def _nothing(plan: Plan) -> tuple[str, ...]:
+    """Say when a record asks for no number at all."""
+    if plan.reads:
+        return ()
+    return ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
 
 
 def _low_mass(prepared: Prepared, mass: float | UnsetType | None) -> tuple[str, ...]:

@@ -112,7 +112,9 @@ Model = Annotated[
 Revision = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a hub id; the commit is recorded.")
 ]
-System = Annotated[str | None, typer.Option(help="System message put before every chat.")]
+System = Annotated[
+    str | None, typer.Option(help="System message for every chat that has none of its own.")
+]
 QuestionTemplate = Annotated[
     Path | None,
     typer.Option(help="Jinja file that renders a question; `scorer show` prints the default."),

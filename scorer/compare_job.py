@@ -236,6 +236,7 @@ def run(
         "seed": orders.seed,
         "repeated_questions": repeats,
     }
+    job.check_beside(scorer.checkpoint.path)
     with job.opened() as out:
         asking = CompareRun(job, scorer, counts, out, orders, repeats)
         asking.go()

@@ -77,6 +77,12 @@ class Job:
             raise UsageError("stdout is closed; write to a file with --output")
         return self.source.check_ids()
 
+    def check_beside(self, model: Path) -> None:
+        """Raise UsageError where a file of the model would be replaced."""
+        for path in (self.output, self.manifest):
+            if path is not None and path.parent.resolve() == model.resolve():
+                raise UsageError(f"{path}: is in the model's folder; write elsewhere")
+
     def span(self, counts: Counts) -> tuple[int, int]:
         """The records, from 0, that are scored: the first, and the one behind the last."""
         total = counts.records if self.limit is None else min(counts.records, self.limit)
@@ -91,6 +97,7 @@ class Job:
         """
         from scorer.job_run import Run
 
+        self.check_beside(scorer.checkpoint.path)
         with self.opened() as out:
             run = Run(self, scorer, counts, out)
             run.go()

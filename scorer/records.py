@@ -95,7 +95,7 @@ def parse_line(data: bytes, line: int) -> Record | BadLine:
     extra: dict[str, msgspec.Raw] = {}
     try:
         fields = _fields(data)
-        extra = {key: raw.copy() for key, raw in fields.items() if key not in KNOWN_KEYS}
+        extra = {key: _carried(raw) for key, raw in fields.items() if key not in KNOWN_KEYS}
         id_ = _id(fields, line)
         return _record(fields, line, id_, extra)
     except RowError as error:
@@ -377,6 +377,15 @@ def _wrong_type(where: str, expected: str, value: object) -> RowError:
 
 def _keys(keys: Iterable[str]) -> str:
     return cut(", ".join(map(quoted, islice(keys, 8)))) or "no keys"
+
+
+def _carried(raw: msgspec.Raw) -> msgspec.Raw:
+    """An unknown key's value as its bytes are; a carriage return between its tokens is a space.
+
+    Readers of text take a lone one for the end of a line, and a row is one line for everybody.
+    """
+    value = bytes(raw)
+    return msgspec.Raw(value.replace(b"\r", b" ") if b"\r" in value else value)
 
 
 @lru_cache(maxsize=1024)

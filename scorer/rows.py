@@ -21,7 +21,8 @@ class TokenScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A token and its log-probability (nats, natural logarithm) over the whole vocabulary.
 
     ``text`` shows U+FFFD where the token splits a character, ``bytes`` (0 to 255 each) are
-    exact. ``rank`` is from 1.
+    exact. ``rank`` is from 1, among the ids that the tokenizer has: logits of padding ids (a model
+    may have more rows than its tokenizer has ids) take part in ``logprob`` only.
     """
 
     token_id: int
@@ -35,8 +36,9 @@ class OptionScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """An option: ``logprob`` is summed over ``token_ids``, ``rank`` is among the options.
 
     ``probability`` is the softmax of ``logprob`` over the options. ``is_greedy``: every token
-    is the most likely one at its place. ``logprob_per_token`` and ``logprob_per_byte`` are
-    there when options have several tokens, ``seam_changed`` only when true.
+    has rank 1 at its place. ``logprob_per_token`` and ``logprob_per_byte`` (UTF-8, with the spaces
+    that moved to it from the prompt's end) are there when options have several tokens,
+    ``seam_changed`` only when true.
     """
 
     text: str

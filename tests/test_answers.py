@@ -42,6 +42,7 @@ def prepared(
     targets: Sequence[int] = (),
     question: bool = False,
     prefix_clash: bool = False,
+    moved_spaces: int = 0,
     **fields: Any,
 ) -> Prepared:
     kind: dict[str, Any] = {"question": "q"} if question else {"prompt_token_ids": tuple(tokens)}
@@ -62,7 +63,7 @@ def prepared(
         warnings=(),
         special_matches=0,
         truncated_tokens=0,
-        moved_spaces=0,
+        moved_spaces=moved_spaces,
         prefix_clash=prefix_clash,
     )
 
@@ -201,6 +202,18 @@ def test_longer_options_are_summed_and_normalised() -> None:
     assert one.options is not UNSET
     assert one.options[0].probability == 1.0
     assert one.options[0].logprob == longer.logprob
+
+
+def test_bytes_are_those_that_were_scored() -> None:
+    item = planned(prepared([4], [(1, 2)], moved_spaces=2))
+    row = row_of(item, [[probabilities(0.3, 0.5), probabilities(0.1, 0.1, 0.6)]])
+    assert row.options is not UNSET
+    assert row.options[0].logprob_per_byte == row.options[0].logprob / 5  # "  1-2"
+
+
+def test_a_record_that_asks_for_nothing_says_so() -> None:
+    row = row_of(planned(prepared([4])), [])
+    assert row.warnings == ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
 
 
 def test_label_mass_needs_disjoint_single_tokens() -> None:

@@ -272,6 +272,16 @@ def test_the_input_is_never_replaced(bench: Bench) -> None:
     assert bench.records.read_bytes() == before
 
 
+def test_the_model_is_never_replaced(bench: Bench) -> None:
+    config = bench.model / "config.json"
+    before = config.read_bytes()
+
+    for option in ("--output", "--manifest"):
+        refused(bench.score(option, config, "--force-new"), "is in the model's folder")
+
+    assert config.read_bytes() == before
+
+
 def test_output_and_manifest_are_two_files(bench: Bench) -> None:
     out = bench.folder / "out"
     refused(bench.score("-o", out, "--manifest", out), "is both output and manifest")

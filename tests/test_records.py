@@ -530,3 +530,9 @@ def test_corpus_of_bad_lines() -> None:
         ]
         assert len(seen) == source.check_ids().records
     assert seen == BAD_LINES.with_suffix(".errors.txt").read_text("utf-8").splitlines()
+
+
+def test_a_carriage_return_between_tokens_does_not_break_the_row() -> None:
+    record = parse_line(b'{"prompt": "a", "x": [1,\r2, "\\r"]}', 1)
+    assert isinstance(record, Record)
+    assert bytes(record.extra["x"]) == b'[1, 2, "\\r"]'
