@@ -7,6 +7,8 @@ untouched, and an lm_head that gives float32 logits.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,10 +87,9 @@ def _attend_cuda(
     return out[None]
 
 
+@functools.cache
 def _varlen_options() -> dict[str, Any]:
     """Name the options that this torch's ``varlen_attn`` has: split-KV off where it can be on."""
-    import inspect
-
     from torch.nn.attention.varlen import varlen_attn
 
     wanted: dict[str, Any] = {"enable_gqa": True, "num_splits": 1}

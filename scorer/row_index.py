@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.errors import InputError, RowError
-from scorer.rows import Score, decode_score
+from scorer.rows import Score, decode_score, whole_rows
 from scorer.source import at_line, reading
 
 
@@ -113,16 +113,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, int]]:
     name = str(path)
     at = 0
     with reading(name), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                raise InputError(
-                    at_line(
-                        name,
-                        number,
-                        "a row ends with a newline, got a part of one (the run that wrote it was "
-                        "stopped); resume that run, or remove the line",
-                    )
-                )
+        for number, line in whole_rows(file, name):
             try:
                 place = _DECODER.decode(line)
             except msgspec.DecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -141,6 +141,24 @@ def decode_score(line: bytes) -> Score:
     return _DECODER.decode(line)
 
 
+def whole_rows(file: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file of rows and their numbers, from 1.
+
+    Raises :class:`InputError` where one does not end: the last, of a run that was stopped.
+    """
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            raise InputError(
+                at_line(
+                    name,
+                    number,
+                    "a row ends with a newline, got a part of one (the run that wrote it was "
+                    "stopped); resume that run, or remove the line",
+                )
+            )
+        yield number, line
+
+
 def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
     """The rows of a file that :func:`encode_score` wrote, in order, streaming.
 
@@ -149,16 +167,7 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
     """
     name = os.fspath(path)
     with reading(name), Path(name).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                raise InputError(
-                    at_line(
-                        name,
-                        number,
-                        "a row ends with a newline, got a part of one (the run that wrote it was "
-                        "stopped); resume that run, or remove the line",
-                    )
-                )
+        for number, line in whole_rows(file, name):
             try:
                 row = decode_score(line)
             except (msgspec.DecodeError, RowError) as error:
