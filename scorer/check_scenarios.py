@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from scorer.check_subject import NotRunError, Subject, last_read, set_selftest_aside
+from scorer.check_subject import NotRunError, Subject, set_selftest_aside
 from scorer.errors import IsolationError
 from scorer.reduction import Reduced, RowRequests
 from scorer.row_values import Name, compare_shared, compare_values, values_of
 from scorer.rows import Score
-from scorer.shapes import Read
+from scorer.shapes import Read, last_read
 from scorer.tally import Tally
 
 LENGTHS: Final = (

@@ -13,7 +13,7 @@ from scorer.answers import Plan
 from scorer.errors import InputError
 from scorer.records import BadLine, Record
 from scorer.reduction import Reduced, RowRequests
-from scorer.shapes import Batch, IntArray, Read
+from scorer.shapes import Batch, IntArray, Read, last_read
 
 if TYPE_CHECKING:
     from scorer.reader import Reader
@@ -88,8 +88,7 @@ class Subject:
         reader = reader or self.reader
         longest = max(len(read) for read in reads)
         tokens = longest if reader.alone else reader.shape.rung(longest)
-        batch = Batch(tuple(reads), tuple(range(len(reads))), tokens)
-        return reader.collect(reader.launch(batch))
+        return reader.collect(reader.launch(Batch.apart(reads, tokens)))
 
     def most_partners(self) -> int:
         """How many strangers fit beside a victim by R. Raises NotRunError where none do."""
@@ -136,11 +135,6 @@ class Subject:
         """Return a read of that length, of the records' own tokens end to end, as a victim."""
         joined = np.concatenate([read.tokens for read in self.victims])
         return victim(np.resize(joined, length), (), self.level.tail)
-
-
-def last_read(tokens: IntArray) -> Read:
-    """Return a read of which the last distribution's chosen token is asked for."""
-    return Read(tokens, np.array([len(tokens) - 1], np.int32), RowRequests.of([[]], [0]))
 
 
 def victim(tokens: IntArray, targets: Sequence[int], tail: int) -> Read:

@@ -20,7 +20,7 @@ import torch
 
 from scorer.checkpoint import Checkpoint
 from scorer.errors import DeviceError, ModelError, UsageError
-from scorer.shapes import BatchShape, IntArray, max_segments
+from scorer.shapes import BatchShape, Layout, max_segments
 
 ATTENTION = "scorer_packed"
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -158,16 +158,13 @@ class Qwen3:
         return cls(_draw(checkpoint, device, dtype, seed), checkpoint, device, dtype)
 
     @torch.inference_mode()
-    def hidden_states(
-        self, input_ids: IntArray, position_ids: IntArray, offsets: Sequence[int], *, rows: int
-    ) -> torch.Tensor:
+    def hidden_states(self, layout: Layout, *, rows: int) -> torch.Tensor:
         """Run one forward of T packed tokens.
 
-        input_ids, position_ids: int32 ``[T]``. offsets: the segments' boundaries, 0 to T.
-        rows: R, which with T bounds the number of segments. Returns ``[T, hidden]`` in the
-        model's dtype, after the final norm.
+        layout: nothing in it is shared. rows: R, which with T bounds the number of segments.
+        Returns ``[T, hidden]`` in the model's dtype, after the final norm.
         """
-        tokens = len(input_ids)
+        tokens, offsets = len(layout.input_ids), layout.offsets
         if self.device.type == "cuda":
             table = np.full(max_segments(tokens, rows) + 1, tokens, dtype=np.int32)
             table[: len(offsets)] = offsets
@@ -175,8 +172,8 @@ class Qwen3:
         else:
             segments = Segments(offsets, None, longest=tokens)
         output = self._model.model(
-            input_ids=self._to_device(input_ids.astype(np.int64))[None],
-            position_ids=self._to_device(position_ids.astype(np.int64))[None],
+            input_ids=self._to_device(layout.input_ids.astype(np.int64))[None],
+            position_ids=self._to_device(layout.position_ids.astype(np.int64))[None],
             # Segments carry the mask; a dict keeps transformers from building one of [T, T].
             attention_mask={"full_attention": None},
             use_cache=False,

@@ -44,11 +44,16 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"  # on the CPU torch raises a plain Runtim
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a reader has done so far."""
+    """What a reader has done so far.
+
+    real_tokens: computed for reads, a shared prefix once. shared_tokens: those that sharing saved.
+    forward_tokens: all that were computed, filler too.
+    """
 
     forwards: int = 0
     reads: int = 0
     real_tokens: int = 0
+    shared_tokens: int = 0
     forward_tokens: int = 0
 
     @property
@@ -77,6 +82,7 @@ class Reader:
     from there on are padding of the model. numerics: everything that may change a bit, hashed
     into ``numerics_key``. cache: the folder where passed self-tests are remembered, or None.
     reduction: where distributions are reduced; the bits are the same, ``device`` needs CUDA.
+    share: whether reads of one record may share their common prefix; the model must serve it.
 
     Raises DeviceError when the device can't run the reduction's kernels.
     """
@@ -91,10 +97,12 @@ class Reader:
         numerics: dict[str, Json],
         cache: Path | None,
         reduction: ReductionPlace = "host",
+        share: bool = False,
     ) -> None:
         self.model = model
         self.shape = shape
         self.alone = alone
+        self.share = share
         self.n_ids = n_ids
         self.numerics = numerics
         self.numerics_key = sha256_of(numerics)
@@ -129,10 +137,9 @@ class Reader:
         self.selftests.require(self.model, self.shape, batch.tokens)
         requests = join_requests([read.requests for read in batch.reads])
         with self._faults(batch):
-            hidden = self.model.hidden_states(
-                batch.input_ids(), batch.position_ids(), batch.boundaries(), rows=self.shape.rows
-            )
-            rows = batch.row_indices()
+            layout = batch.layout()
+            hidden = self.model.hidden_states(layout, rows=self.shape.rows)
+            rows = layout.rows
             flight = InFlight(batch, requests)
             for start in range(0, len(rows), self.shape.rows):
                 end = min(start + self.shape.rows, len(rows))
@@ -143,6 +150,7 @@ class Reader:
         self.counts.forwards += 1
         self.counts.reads += len(batch.reads)
         self.counts.real_tokens += batch.real_tokens
+        self.counts.shared_tokens += batch.read_tokens - batch.real_tokens
         self.counts.forward_tokens += batch.tokens
         return flight
 

@@ -23,7 +23,7 @@ import torch
 
 from scorer.errors import IsolationError
 from scorer.model import Qwen3
-from scorer.shapes import FILLER_SEGMENT, BatchShape, IntArray
+from scorer.shapes import FILLER_SEGMENT, Batch, BatchShape, IntArray, last_read
 
 _SEED = 20_260_213
 
@@ -134,11 +134,12 @@ def _forward(model: Qwen3, reads: Sequence[IntArray], tokens: int, rows: int) ->
 
     The last read may serve as filler: reads must sum to ``tokens``.
     """
-    offsets = np.cumsum([0, *(len(read) for read in reads)]).tolist()
-    if offsets[-1] != tokens:
-        raise AssertionError(f"probe reads sum to {offsets[-1]}, not {tokens}")
-    positions = np.concatenate([np.arange(len(read), dtype=np.int32) for read in reads])
-    hidden = model.hidden_states(np.concatenate(reads), positions, offsets, rows=rows)
+    layout = Batch.apart([last_read(read) for read in reads], tokens).layout()
+    offsets = layout.offsets
+    if len(offsets) != len(reads) + 1:
+        raise AssertionError(f"probe reads sum to {sum(map(len, reads))}, not {tokens}")
+    # The next forward may write where this one did.
+    hidden = model.hidden_states(layout, rows=rows).clone()
     return [hidden[start:end] for start, end in pairwise(offsets)]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,11 @@ class Read:
         return len(self.tokens)
 
 
+def last_read(tokens: IntArray) -> Read:
+    """Return a read of which the last distribution's chosen token is asked for."""
+    return Read(tokens, np.array([len(tokens) - 1], np.int32), RowRequests.of([[]], [0]))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchShape:
     """The two sizes that every matrix product of a process sees.
@@ -95,64 +100,150 @@ class BatchShape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Reads laid end to end in one forward of ``tokens`` tokens, the rest filler.
+class Layout:
+    """What one forward of T tokens is given.
 
-    reads: in the order in which they lie. keys: the caller's own name of each read.
-    tokens: the tokens of the forward; the sum of the reads' lengths is at most this.
+    input_ids: int32 ``[T]``. position_ids: int32 ``[T]``, each token's logical position in its
+    read. segments: int32 ``[n, 4]``; columns start, length, prefix_start, prefix_length. Segments
+    lie end to end and cover T, filler in pieces of at most ``FILLER_SEGMENT``. A segment's tokens
+    have the logical positions ``prefix_length … prefix_length + length - 1``; its keys at logical
+    positions ``p < prefix_length`` lie at ``prefix_start + p``, the others at
+    ``start + p - prefix_length``. What shares nothing has prefix_start and prefix_length 0.
+    rows: int32 ``[rows]``: where in the forward each requested distribution is read, read by read.
+    """
+
+    input_ids: IntArray
+    position_ids: IntArray
+    segments: IntArray
+    rows: IntArray
+
+    @property
+    def shared(self) -> bool:
+        """Whether any segment has a prefix."""
+        return bool(self.segments[:, 3].any())
+
+    @property
+    def offsets(self) -> list[int]:
+        """The ascending offsets ``[0, …, T]`` between segments; only where nothing is shared."""
+        assert not self.shared, "segments with a prefix are more than offsets"
+        return [*self.segments[:, 0].tolist(), len(self.input_ids)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Reads of one record whose first ``prefix`` tokens are the same and are computed once.
+
+    reads: in order, at least one. keys: the caller's own name of each. prefix: 0 for a read by
+    itself, at most the length of the shortest.
     """
 
     reads: tuple[Read, ...]
     keys: tuple[int, ...]
+    prefix: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that are computed: the prefix once, and each read's own rest."""
+        return self.prefix + self.read_tokens - self.prefix * len(self.reads)
+
+    @property
+    def read_tokens(self) -> int:
+        """The tokens of the reads, as if nothing were shared."""
+        return sum(len(read) for read in self.reads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Groups of reads laid end to end in one forward of ``tokens`` tokens, the rest filler.
+
+    groups: in the order in which they lie. tokens: the tokens of the forward; the groups' sum is
+    at most this.
+    """
+
+    groups: tuple[Group, ...]
     tokens: int
+
+    @classmethod
+    def apart(cls, reads: Sequence[Read], tokens: int) -> Batch:
+        """Return a batch of reads that share nothing; their keys are their places."""
+        groups = [Group((read,), (place,)) for place, read in enumerate(reads)]
+        return cls(tuple(groups), tokens)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """All reads, in order."""
+        return tuple(read for group in self.groups for read in group.reads)
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The caller's name of each read, in the order of ``reads``."""
+        return tuple(key for group in self.groups for key in group.keys)
 
     @property
     def real_tokens(self) -> int:
-        """The tokens of the reads, filler not counted."""
-        return sum(len(read) for read in self.reads)
+        """The tokens that are computed and no filler: a shared prefix counts once."""
+        return sum(group.tokens for group in self.groups)
 
-    def input_ids(self) -> IntArray:
-        """Return int32 ``[tokens]``: the reads' tokens, then filler."""
-        ids = np.full(self.tokens, FILLER_TOKEN, dtype=np.int32)
-        joined = np.concatenate([read.tokens for read in self.reads])
-        ids[: len(joined)] = joined
-        return ids
+    @property
+    def read_tokens(self) -> int:
+        """The tokens of the reads, as if nothing were shared."""
+        return sum(group.read_tokens for group in self.groups)
 
-    def boundaries(self) -> list[int]:
-        """Return the ascending offsets ``[0, …, tokens]`` between the segments that attend apart.
+    def layout(self) -> Layout:
+        """Lay the batch out: a group's prefix, then each read's own rest, then filler.
 
-        One segment a read, then the filler in pieces of at most ``FILLER_SEGMENT``.
+        A read that is no longer than its group's prefix has no segment of its own.
         """
-        offsets = [0]
-        for read in self.reads:
-            offsets.append(offsets[-1] + len(read))
-        while offsets[-1] < self.tokens:
-            offsets.append(min(offsets[-1] + FILLER_SEGMENT, self.tokens))
-        return offsets
-
-    def position_ids(self) -> IntArray:
-        """Return int32 ``[tokens]``: each segment counts from 0."""
-        return np.concatenate(
-            [np.arange(end - start, dtype=np.int32) for start, end in pairwise(self.boundaries())]
+        ids: list[IntArray] = []
+        segments: list[tuple[int, int, int, int]] = []
+        places: list[tuple[int, int, int]] = []  # of each read: prefix, where it and the rest lie
+        end = 0
+        for group in self.groups:
+            prefix, prefix_start = group.prefix, end if group.prefix else 0
+            if prefix:
+                ids.append(group.reads[0].tokens[:prefix])
+                segments.append((end, prefix, 0, 0))
+                end += prefix
+            for read in group.reads:
+                places.append((prefix, prefix_start, end - prefix))
+                if own := len(read) - prefix:
+                    ids.append(read.tokens[prefix:] if prefix else read.tokens)
+                    segments.append((end, own, prefix_start, prefix))
+                    end += own
+        ids.append(np.full(self.tokens - end, FILLER_TOKEN, dtype=np.int32))
+        segments += [
+            (start, min(FILLER_SEGMENT, self.tokens - start), 0, 0)
+            for start in range(end, self.tokens, FILLER_SEGMENT)
+        ]
+        table = np.array(segments, dtype=np.int32)
+        first = np.repeat(table[:, 3] - table[:, 0], table[:, 1])
+        return Layout(
+            input_ids=np.concatenate(ids),
+            position_ids=np.arange(self.tokens, dtype=np.int32) + first,
+            segments=table,
+            rows=_rows(self.reads, places),
         )
 
-    def row_indices(self) -> IntArray:
-        """Return int32 ``[rows]``: where in the forward each requested distribution is read."""
-        offset = 0
-        parts = []
-        for read in self.reads:
-            parts.append(read.positions + np.int32(offset))
-            offset += len(read)
-        return np.concatenate(parts)
+
+def _rows(reads: Sequence[Read], places: Sequence[tuple[int, int, int]]) -> IntArray:
+    """Return where the positions that reads ask about lie in the forward."""
+    positions = np.concatenate([read.positions for read in reads])
+    table = np.array(places, dtype=np.int32)
+    counts = [len(read.positions) for read in reads]
+    prefix, prefix_start, rest = np.repeat(table, counts, axis=0).T
+    rows: IntArray = positions + np.where(positions < prefix, prefix_start, rest)
+    return rows
 
 
 def max_segments(tokens: int, rows: int) -> int:
-    """Return the most segments that ``Batch.boundaries`` gives for a forward of ``tokens``.
+    """Return the most segments of a layout of ``tokens`` tokens.
 
-    A bound by shape alone, so that arrays of boundaries have one size whatever the batch. There is
-    room for 32 reads at least, which the self-test's probes need.
+    A bound by shape alone, so that tables of segments have one size whatever the batch: R reads,
+    a prefix for every two of them, and filler. There is room for 32 reads at least, which the
+    self-test's probes need.
     """
-    return max(rows, 32) + -(-tokens // FILLER_SEGMENT)
+    reads = max(rows, 32)
+    return reads + reads // 2 + -(-tokens // FILLER_SEGMENT)
 
 
 class Packer:
@@ -224,7 +315,8 @@ class Packer:
                     break
                 length = self._lengths[index]
         self.waiting_tokens -= sum(len(read.tokens) for read in reads)
-        return Batch(reads=tuple(reads), keys=tuple(keys), tokens=tokens)
+        groups = [Group((read,), (key,)) for read, key in zip(reads, keys, strict=True)]
+        return Batch(tuple(groups), tokens)
 
     def _oldest_length(self) -> int:
         """The length of the read that has waited longest."""

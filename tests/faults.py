@@ -19,7 +19,7 @@ from scorer.model import Qwen3
 from scorer.numeric import exp
 from scorer.reader import Reader
 from scorer.reduction import RawReduction, RowRequests, reduce_host
-from scorer.shapes import Batch
+from scorer.shapes import Batch, Layout
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -143,9 +143,9 @@ def unread_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     honest = Qwen3.hidden_states
 
-    def hidden_states(self: Qwen3, ids: Any, positions: Any, offsets: Any, *, rows: int) -> Any:
-        hidden = honest(self, ids, positions, offsets, rows=rows).clone()
-        if len(offsets) - 1 > rows + 1:
+    def hidden_states(self: Qwen3, layout: Layout, *, rows: int) -> Any:
+        hidden = honest(self, layout, rows=rows).clone()
+        if len(layout.segments) > rows + 1:
             hidden.view(torch.int32 if hidden.element_size() == 4 else torch.int16)[0, 0] ^= 1
         return hidden
 

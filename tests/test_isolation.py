@@ -19,6 +19,7 @@ from msgspec import UNSET
 from scorer.errors import IsolationError
 from scorer.rows import Score, decode_scores
 from scorer.scoring import Scorer
+from scorer.shapes import Layout
 from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
 from tests.random_model import write_random_checkpoint
 
@@ -231,9 +232,9 @@ def test_a_partner_that_leaks_is_found(setup: Setup, monkeypatch: pytest.MonkeyP
     scorer = setup.scorer()
     honest = scorer.reader.model.hidden_states
 
-    def leaking(ids: Any, positions: Any, offsets: Any, *, rows: int) -> torch.Tensor:
-        hidden = honest(ids, positions, offsets, rows=rows).clone()
-        if offsets[1] % 2:  # the last bit of one value, if the first read's length is odd
+    def leaking(layout: Layout, *, rows: int) -> torch.Tensor:
+        hidden = honest(layout, rows=rows).clone()
+        if layout.segments[0, 1] % 2:  # one value's last bit, if the first read's length is odd
             at = hidden.view(torch.int32 if hidden.dtype == torch.float32 else torch.int16)
             at[-1, 0] ^= 1
         return hidden

@@ -149,13 +149,14 @@ def test_forwards_fill_on_a_lognormal_mix() -> None:
 
 @given(sizes=st.lists(st.integers(1, 90), min_size=1, max_size=8), spare=st.integers(0, 600))
 def test_a_batch_lies_end_to_end_and_is_filled(sizes: list[int], spare: int) -> None:
-    reads = tuple(a_read(size, first=1000 * (i + 1)) for i, size in enumerate(sizes))
-    batch = Batch(reads, tuple(range(len(reads))), tokens=sum(sizes) + spare)
-    ids, positions, offsets = batch.input_ids(), batch.position_ids(), batch.boundaries()
+    reads = [a_read(size, first=1000 * (i + 1)) for i, size in enumerate(sizes)]
+    batch = Batch.apart(reads, tokens=sum(sizes) + spare)
+    layout = batch.layout()
+    ids, positions = layout.input_ids, layout.position_ids
     assert len(ids) == len(positions) == batch.tokens
-    assert offsets[0] == 0
-    assert offsets[-1] == batch.tokens
-    segments = list(pairwise(offsets))
+    assert layout.offsets[0] == 0
+    assert layout.offsets[-1] == batch.tokens
+    segments = list(pairwise(layout.offsets))
     assert len(segments) <= max_segments(batch.tokens, len(reads))
     for start, end in segments:
         assert positions[start:end].tolist() == list(range(end - start))
@@ -164,8 +165,7 @@ def test_a_batch_lies_end_to_end_and_is_filled(sizes: list[int], spare: int) -> 
     for start, end in segments[len(reads) :]:
         assert 0 < end - start <= FILLER_SEGMENT
         assert (ids[start:end] == FILLER_TOKEN).all()
-    last = [ids[row] for row in batch.row_indices()]
-    assert last == [read.tokens[-1] for read in reads]
+    assert [ids[row] for row in layout.rows] == [read.tokens[-1] for read in reads]
 
 
 @pytest.mark.parametrize(
