@@ -87,6 +87,9 @@ class Reader:
     Raises DeviceError when the device can't run the reduction's kernels.
     """
 
+    depth = 1
+    """How many batches may be launched and not yet collected."""
+
     def __init__(
         self,
         model: Qwen3,

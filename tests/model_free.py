@@ -66,6 +66,8 @@ class ModelFreeReader:
 
     shape: BatchShape = field(default_factory=lambda: BatchShape(512, 32))
     alone: bool = False
+    share: bool = False
+    depth: int = 1
     max_device_k: int | None = None
     n_ids: int = 256
     numerics: dict[str, Any] = field(
