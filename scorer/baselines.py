@@ -18,11 +18,12 @@ import numpy.typing as npt
 import torch
 from msgspec import UNSET
 
+from scorer.packing import Packer
 from scorer.reader import InFlight, Reader
 from scorer.records import parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
-from scorer.shapes import Batch, Packer, Read
+from scorer.shapes import Batch, Read
 
 _WINDOW_FORWARDS = 8
 
@@ -125,9 +126,9 @@ def packed(reader: Reader, reads: Sequence[Read]) -> Run:
 
 def _batches(reader: Reader, reads: Sequence[Read]) -> Iterator[Batch]:
     window = _WINDOW_FORWARDS * reader.shape.tokens
-    packer = Packer(reader.shape, alone=reader.alone, window=window)
+    packer = Packer(reader.shape, alone=reader.alone, window=window, share=reader.share)
     for key, read in enumerate(reads):
-        packer.add(key, read)
+        packer.add([key], [read])
         while packer.full:
             yield packer.pop()
     while len(packer):

@@ -26,9 +26,10 @@ import msgspec
 from scorer.answers import Plan, answer, failed, plan
 from scorer.errors import DeviceError, RowError, UsageError
 from scorer.labels import LabelSet
+from scorer.packing import Packer
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
-from scorer.shapes import Batch, BatchShape, Packer
+from scorer.shapes import Batch, BatchShape
 from scorer.templates import default_question_template
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class Scorer:
             reader.shape,
             alone=reader.alone,
             window=_WINDOW_FORWARDS * reader.shape.tokens,
+            share=reader.share,
         )
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
         flight: InFlight | None = None
@@ -259,10 +261,11 @@ class Scorer:
             slot = _slot(item)
             slots.append(slot)
             if slot.plan is not None:
-                for place, read in enumerate(slot.plan.reads):
-                    places[key] = (slot, place)
-                    packer.add(key, read)
-                    key += 1
+                reads = slot.plan.reads
+                keys = range(key, key + len(reads))
+                places.update((own, (slot, place)) for place, own in enumerate(keys))
+                packer.add(keys, reads)
+                key += len(reads)
                 self._close(slot)
             while packer.full and not stop():
                 flight = self._turn(flight, packer.pop(), places)

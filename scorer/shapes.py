@@ -1,14 +1,12 @@
-"""Batch shapes and packing: which reads share a forward pass, and where each one lies in it.
+"""Batch shapes: how large a read's forward is, and where reads lie in the one they share.
 
 Pure: nothing here knows of models or devices. The shape of the forward in which a read is computed
-is a function of the read's own token count. Which reads keep it company, and where it lies, may be
-anything: no bit of a score depends on them.
+is a function of the read's own token count. Which reads keep it company, where it lies, and whether
+it shares its beginning with others, may be anything: no bit of a score depends on them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -244,91 +242,3 @@ def max_segments(tokens: int, rows: int) -> int:
     """
     reads = max(rows, 32)
     return reads + reads // 2 + -(-tokens // FILLER_SEGMENT)
-
-
-class Packer:
-    """A bounded window of reads, handed out as full batches.
-
-    The first half of each batch, by tokens or by reads, are the reads that have waited longest, so
-    that none waits for more than a few batches; the rest is the longest waiting read that still
-    fits, again and again. At most R reads share a forward, so that their
-    last positions fit one lm_head call. Reads longer than T, and every read in ``alone`` mode, go
-    by themselves.
-
-    shape: T and R. alone: one read a forward, at its own exact length.
-    window: how many tokens wait before a batch is handed out; more fills batches better and
-    delays the first result.
-    """
-
-    def __init__(self, shape: BatchShape, *, alone: bool, window: int) -> None:
-        self.shape = shape
-        self.alone = alone
-        self.window = window
-        self.waiting_tokens = 0
-        self._waiting: dict[int, Read] = {}
-        self._keys: dict[int, deque[int]] = {}  # by length, each from the oldest to the youngest
-        self._lengths: list[int] = []  # those that wait, ascending
-        self._order: deque[int] = deque()  # keys from the oldest on, some of them gone already
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        """Whether enough reads wait for a well filled batch."""
-        return self.waiting_tokens >= self.window or len(self._waiting) >= 8 * self.shape.rows
-
-    def add(self, key: int, read: Read) -> None:
-        """Put a read in the window. Keys must be distinct and rise in the order of adding."""
-        self._waiting[key] = read
-        self._order.append(key)
-        length = len(read.tokens)
-        keys = self._keys.get(length)
-        if keys is None:
-            keys = self._keys[length] = deque()
-            insort(self._lengths, length)
-        keys.append(key)
-        self.waiting_tokens += length
-
-    def pop(self) -> Batch:
-        """Take the next batch out of the window. Raises IndexError when the window is empty."""
-        if not self._waiting:
-            raise IndexError("no reads are waiting")
-        length = self._oldest_length()
-        keys, reads = [], []
-        tokens, room = length, 0
-        if not self.alone:
-            tokens = self.shape.rung(length)
-            room = self.shape.tokens
-        while True:
-            key = self._oldest_of(length)
-            keys.append(key)
-            reads.append(self._waiting.pop(key))
-            room -= length
-            if room <= 0 or len(keys) == self.shape.rows or not self._waiting:
-                break
-            length = self._oldest_length()
-            half = 2 * room > self.shape.tokens and 2 * len(keys) < self.shape.rows
-            if not half or length > room:
-                index = bisect_right(self._lengths, room) - 1
-                if index < 0:
-                    break
-                length = self._lengths[index]
-        self.waiting_tokens -= sum(len(read.tokens) for read in reads)
-        groups = [Group((read,), (key,)) for read, key in zip(reads, keys, strict=True)]
-        return Batch(tuple(groups), tokens)
-
-    def _oldest_length(self) -> int:
-        """The length of the read that has waited longest."""
-        while self._order[0] not in self._waiting:
-            self._order.popleft()
-        return len(self._waiting[self._order[0]].tokens)
-
-    def _oldest_of(self, length: int) -> int:
-        """Take out the key of the read of a length that has waited longest."""
-        keys = self._keys[length]
-        key = keys.popleft()
-        if not keys:
-            del self._keys[length]
-            self._lengths.remove(length)
-        return key

@@ -14,10 +14,11 @@ from msgspec import UNSET
 
 from scorer.checkpoint import find_checkpoint
 from scorer.model import Qwen3
+from scorer.packing import Packer
 from scorer.reader import Reader
 from scorer.reduction import RowRequests
 from scorer.scoring import Scorer, parsed
-from scorer.shapes import BatchShape, Packer, Read
+from scorer.shapes import BatchShape, Read
 from tests.conftest import DEMO_MODEL
 from tests.random_model import write_random_checkpoint
 
@@ -142,10 +143,10 @@ def test_bfloat16_on_cuda_is_no_further_from_float32_than_transformers(
         numerics={},
         cache=None,
     )
-    packer = Packer(shape, alone=False, window=1)
+    packer = Packer(shape, alone=False, window=1, share=False)
     for key, (prompt, wanted) in enumerate(zip(prompts, targets, strict=True)):
         last = np.array([len(prompt) - 1], dtype=np.int32)
-        packer.add(key, Read(prompt, last, RowRequests.of([wanted.tolist()], [0])))
+        packer.add([key], [Read(prompt, last, RowRequests.of([wanted.tolist()], [0]))])
     ours = np.empty(targets.shape)
     while len(packer):
         batch = packer.pop()

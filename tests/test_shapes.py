@@ -14,13 +14,10 @@ from scorer.shapes import (
     FILLER_TOKEN,
     Batch,
     BatchShape,
-    Packer,
+    Group,
     Read,
     max_segments,
 )
-
-lengths = st.lists(st.integers(1, 300), min_size=1, max_size=60)
-shapes = st.builds(BatchShape, tokens=st.integers(1, 256), rows=st.integers(1, 40))
 
 
 def a_read(length: int, first: int = 1) -> Read:
@@ -29,13 +26,6 @@ def a_read(length: int, first: int = 1) -> Read:
         positions=np.array([length - 1], dtype=np.int32),
         requests=RowRequests.of([[0]], [0]),
     )
-
-
-def drain(packer: Packer) -> list[Batch]:
-    batches = []
-    while len(packer):
-        batches.append(packer.pop())
-    return batches
 
 
 def test_rungs_double_from_t() -> None:
@@ -59,94 +49,6 @@ def test_shapes_below_one_name_the_option(tokens: int, rows: int, option: str) -
         BatchShape(tokens, rows)
 
 
-@given(shape=shapes, sizes=lengths)
-def test_every_read_comes_out_once_on_its_own_rung(shape: BatchShape, sizes: list[int]) -> None:
-    packer = Packer(shape, alone=False, window=10**9)
-    for key, size in enumerate(sizes):
-        packer.add(key, a_read(size))
-    assert packer.waiting_tokens == sum(sizes)
-    batches = drain(packer)
-    assert sorted(key for batch in batches for key in batch.keys) == list(range(len(sizes)))
-    assert packer.waiting_tokens == 0
-    for batch in batches:
-        assert batch.real_tokens <= batch.tokens
-        assert len(batch.reads) <= shape.rows
-        for key, read in zip(batch.keys, batch.reads, strict=True):
-            assert len(read) == sizes[key]
-            assert batch.tokens == shape.rung(len(read))
-        if batch.tokens > shape.tokens:
-            assert len(batch.reads) == 1
-
-
-@given(shape=shapes, sizes=lengths)
-def test_alone_gives_each_read_a_forward_of_its_own_length(
-    shape: BatchShape, sizes: list[int]
-) -> None:
-    packer = Packer(shape, alone=True, window=1)
-    for key, size in enumerate(sizes):
-        packer.add(key, a_read(size))
-    for key, batch in enumerate(drain(packer)):
-        assert batch.keys == (key,)
-        assert batch.tokens == batch.real_tokens == sizes[key]
-
-
-def test_half_a_batch_is_what_waited_longest_the_rest_what_fits_best() -> None:
-    packer = Packer(BatchShape(tokens=20, rows=4), alone=False, window=1)
-    for key, size in enumerate([4, 5, 6, 8, 8, 3]):
-        packer.add(key, a_read(size))
-    # 4 and 5 waited longest; of what fits beside them 8 is the longest, and of the two 8 the older.
-    assert packer.pop().keys == (0, 1, 3, 5)
-    assert packer.pop().keys == (2, 4)
-    with pytest.raises(IndexError):
-        packer.pop()
-
-
-def test_no_read_waits_for_long_behind_better_fitting_ones() -> None:
-    """Without a bound the rows behind a read that nothing chooses pile up with the file."""
-    packer = Packer(BatchShape(tokens=512, rows=32), alone=False, window=1024)
-    waited = 0
-    taken: set[int] = set()
-    for key in range(5000):
-        packer.add(key, a_read(3 if key % 50 == 0 else 15))
-        while packer.full:
-            taken.update(packer.pop().keys)
-            oldest = next(n for n in range(key + 2) if n not in taken)
-            waited = max(waited, key - oldest)
-    assert waited < 600
-
-
-def test_the_window_is_full_by_tokens() -> None:
-    packer = Packer(BatchShape(tokens=10, rows=1), alone=False, window=20)
-    packer.add(0, a_read(19))
-    assert not packer.full
-    packer.add(1, a_read(1))
-    assert packer.full
-
-
-def test_the_window_is_full_by_reads() -> None:
-    packer = Packer(BatchShape(tokens=1000, rows=1), alone=False, window=10**6)
-    for key in range(8):
-        assert not packer.full
-        packer.add(key, a_read(1))
-    assert packer.full
-
-
-def test_forwards_fill_on_a_lognormal_mix() -> None:
-    rng = np.random.default_rng(0)
-    sizes = np.clip(rng.lognormal(np.log(170), 1.0, size=4000), 20, 1500).astype(int)
-    shape = BatchShape(tokens=8192, rows=128)
-    packer = Packer(shape, alone=False, window=8 * shape.tokens)
-    real = whole = 0
-    for key, size in enumerate(sizes.tolist()):
-        packer.add(key, a_read(size))
-        while packer.full:
-            batch = packer.pop()
-            real += batch.real_tokens
-            whole += batch.tokens
-    assert whole >= 50 * shape.tokens
-    assert real / whole >= 0.97
-
-
 @given(sizes=st.lists(st.integers(1, 90), min_size=1, max_size=8), spare=st.integers(0, 600))
 def test_a_batch_lies_end_to_end_and_is_filled(sizes: list[int], spare: int) -> None:
     reads = [a_read(size, first=1000 * (i + 1)) for i, size in enumerate(sizes)]
@@ -166,6 +68,111 @@ def test_a_batch_lies_end_to_end_and_is_filled(sizes: list[int], spare: int) -> 
         assert 0 < end - start <= FILLER_SEGMENT
         assert (ids[start:end] == FILLER_TOKEN).all()
     assert [ids[row] for row in layout.rows] == [read.tokens[-1] for read in reads]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """Groups of all kinds: single reads, prefixes and rests of any length, empty rests too."""
+    groups = []
+    place = 0
+    for sizes in draw(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=5), max_size=6)):
+        prefix = draw(st.integers(1, 300)) if len(sizes) > 1 else 0
+        common = 1_000 * place + np.arange(prefix, dtype=np.int32)
+        reads = []
+        for size in sizes:
+            own = np.arange(max(size, 1 - prefix), dtype=np.int32)
+            tokens = np.concatenate([common, 100_000 + 1_000 * place + own]).astype(np.int32)
+            asked = draw(st.sets(st.integers(0, len(tokens) - 1), max_size=4))
+            positions = np.array(sorted(asked), dtype=np.int32)
+            rows = len(positions)
+            reads.append(Read(tokens, positions, RowRequests.of([[]] * rows, [0] * rows)))
+            place += 1
+        groups.append(Group(tuple(reads), tuple(range(place - len(reads), place)), prefix))
+    if not groups:
+        groups = [Group((a_read(3),), (0,))]
+    used = sum(group.tokens for group in groups)
+    return Batch(tuple(groups), used + draw(st.integers(0, 600)))
+
+
+@given(batch=batches())
+def test_each_read_is_found_again_by_its_logical_positions(batch: Batch) -> None:
+    """Walked as the attention walks it: through the prefix, then through the segment itself."""
+    layout = batch.layout()
+    end = 0
+    for start, length, prefix_start, prefix_length in layout.segments.tolist():
+        assert start == end
+        assert length > 0
+        assert prefix_length > 0 or prefix_start == 0
+        assert prefix_start + prefix_length <= start
+        end = start + length
+        first = prefix_length
+        assert layout.position_ids[start:end].tolist() == list(range(first, first + length))
+    assert end == batch.tokens == len(layout.input_ids) == len(layout.position_ids)
+    assert len(layout.segments) <= max_segments(batch.tokens, len(batch.reads))
+
+    walks = [
+        [*range(prefix_start, prefix_start + prefix_length), *range(start, start + length)]
+        for start, length, prefix_start, prefix_length in layout.segments.tolist()
+    ]
+    rows = iter(layout.rows.tolist())
+    segments = iter(range(len(walks)))
+    for group in batch.groups:
+        common = next(segments) if group.prefix else None
+        for read in group.reads:
+            if len(read) == group.prefix:
+                assert common is not None
+                walk = walks[common]
+            else:
+                walk = walks[next(segments)]
+            assert layout.input_ids[walk].tolist() == read.tokens.tolist()
+            assert layout.position_ids[walk].tolist() == list(range(len(read)))
+            assert [next(rows) for _ in read.positions] == [walk[at] for at in read.positions]
+    assert next(rows, None) is None
+    for filler in segments:
+        start, length, _, prefix_length = layout.segments[filler].tolist()
+        assert prefix_length == 0
+        assert length <= FILLER_SEGMENT
+        assert (layout.input_ids[start : start + length] == FILLER_TOKEN).all()
+    assert layout.shared == any(
+        len(read) > group.prefix > 0 for group in batch.groups for read in group.reads
+    )
+
+
+def test_a_shared_prefix_is_counted_once() -> None:
+    reads = (a_read(10), a_read(12), a_read(8))
+    batch = Batch((Group(reads, (0, 1, 2), prefix=8), Group((a_read(5, 50),), (3,))), tokens=30)
+    assert batch.real_tokens == 8 + 2 + 4 + 0 + 5
+    assert batch.read_tokens == 10 + 12 + 8 + 5
+    assert batch.keys == (0, 1, 2, 3)
+    layout = batch.layout()
+    assert layout.segments.tolist() == [
+        [0, 8, 0, 0],
+        [8, 2, 0, 8],
+        [10, 4, 0, 8],
+        [14, 5, 0, 0],
+        [19, 11, 0, 0],
+    ]
+    assert layout.rows.tolist() == [9, 13, 7, 18]
+    assert all(
+        array.dtype == np.int32
+        for array in (layout.input_ids, layout.position_ids, layout.segments, layout.rows)
+    )
+
+
+def test_offsets_are_refused_where_they_would_lie() -> None:
+    batch = Batch((Group((a_read(4), a_read(6)), (0, 1), prefix=3),), tokens=8)
+    with pytest.raises(AssertionError, match="more than offsets"):
+        _ = batch.layout().offsets
+
+
+@given(rows=st.integers(1, 200), tokens=st.integers(1, 2000))
+def test_a_forward_of_pairs_has_the_most_segments(rows: int, tokens: int) -> None:
+    pairs = [Group((a_read(2), a_read(3)), (0, 1), prefix=1) for _ in range(rows // 2)]
+    groups = [*pairs, *(Group((a_read(1),), (0,)) for _ in range(rows % 2))]
+    used = sum(group.tokens for group in groups)
+    batch = Batch(tuple(groups), max(tokens, used))
+    segments = len(batch.layout().segments)
+    assert rows + rows // 2 <= segments <= max_segments(batch.tokens, rows)
 
 
 @pytest.mark.parametrize(
