@@ -15,6 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -253,7 +254,7 @@ class Scorer:
             share=reader.share,
         )
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
-        flight: InFlight | None = None
+        flights: deque[InFlight] = deque()  # launched, the oldest first
         key = 0
         for item in self.prepare(parsed(records)):
             if stop():
@@ -268,33 +269,50 @@ class Scorer:
                 key += len(reads)
                 self._close(slot)
             while packer.full and not stop():
-                flight = self._turn(flight, packer.pop(), places)
+                self._turn(flights, packer.pop(), places)
                 yield
             if slots and slots[0].row is not None:
                 yield
-        while flight is not None or len(packer):
-            batch = packer.pop() if len(packer) and not stop() else None
-            if flight is None and batch is None:
-                break
-            flight = self._turn(flight, batch, places)
+        while flights or (len(packer) and not stop()):
+            self._turn(flights, packer.pop() if len(packer) and not stop() else None, places)
             yield
 
     def _turn(
-        self, flight: InFlight | None, batch: Batch | None, places: dict[int, tuple[_Slot, int]]
-    ) -> InFlight | None:
-        """Wait for one batch, launch the next, and make the rows of the first meanwhile."""
+        self,
+        flights: deque[InFlight],
+        batch: Batch | None,
+        places: dict[int, tuple[_Slot, int]],
+    ) -> None:
+        """Launch a batch, and make the rows of the oldest one in flight meanwhile.
+
+        The oldest is waited for when as many are in flight as the reader takes, or when there is
+        nothing to launch. When a launch fails, what was in flight is still collected.
+        """
         reader = self.reader
-        if flight is not None:
-            reader.wait(flight)
+        oldest = None
+        if flights and (batch is None or len(flights) >= reader.depth):
+            oldest = flights.popleft()
+            reader.wait(oldest)
         try:
-            return None if batch is None else reader.launch(batch)
-        finally:  # also when the launch fails
-            if flight is not None:
-                for key, result in zip(flight.batch.keys, reader.results(flight), strict=True):
-                    slot, place = places.pop(key)
-                    slot.results[place] = result
-                    slot.missing -= 1
-                    self._close(slot)
+            if batch is not None:
+                flights.append(reader.launch(batch))
+        except DeviceError:
+            if oldest is not None:
+                self._take(oldest, places)
+            with suppress(DeviceError):  # of the fault that is raised already
+                while flights:
+                    self._take(flights.popleft(), places)
+            raise
+        if oldest is not None:
+            self._take(oldest, places)
+
+    def _take(self, flight: InFlight, places: dict[int, tuple[_Slot, int]]) -> None:
+        """Take in a batch's results."""
+        for key, result in zip(flight.batch.keys, self.reader.results(flight), strict=True):
+            slot, place = places.pop(key)
+            slot.results[place] = result
+            slot.missing -= 1
+            self._close(slot)
 
     def _close(self, slot: _Slot) -> None:
         """Make the row when the last of the record's reads has come back."""

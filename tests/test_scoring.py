@@ -1,0 +1,90 @@
+"""Batches in flight: how many, in which order they come back, and what a fault leaves whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scorer.errors import DeviceError
+from scorer.rows import Score
+from scorer.scoring import Scorer
+from scorer.shapes import Batch, BatchShape
+from tests.model_free import Flight, ModelFreeReader, model_free, write_tokenizer_only
+from tests.models import MERGES, QWEN_ADDED
+from tests.tiny_tokenizer import write_tokenizer
+
+RECORDS = [
+    {"prompt": f"{n} " * (1 + n % 17), "logprobs": 0, "options": ["a", f" b{n}"]}
+    for n in range(200)
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("scoring")
+    tokenizer = write_tokenizer(base / "tokenizer", merges=MERGES, added=QWEN_ADDED)
+    return write_tokenizer_only(base / "model", tokenizer)
+
+
+class Watched(ModelFreeReader):
+    """A reader that allows so many batches in flight, and no other use than that of a device."""
+
+    def __init__(self, depth: int, fault: Callable[[int], None] | None = None) -> None:
+        super().__init__(BatchShape(64, 8), depth=depth, before_launch=fault)
+        self.in_flight: list[Flight] = []
+        self.most = 0
+
+    def launch(self, batch: Batch) -> Flight:
+        flight = super().launch(batch)
+        assert len(self.in_flight) < self.depth, "more are in flight than the reader takes"
+        self.in_flight.append(flight)
+        self.most = max(self.most, len(self.in_flight))
+        return flight
+
+    def wait(self, flight: Flight) -> None:
+        if flight in self.in_flight:
+            assert flight is self.in_flight.pop(0), "the oldest is waited for first"
+
+    def results(self, flight: Flight) -> list[object]:  # type: ignore[override]
+        self.wait(flight)
+        return super().results(flight)  # type: ignore[return-value]
+
+
+def rows(scorer: Scorer) -> tuple[list[Score], DeviceError | None]:
+    got = []
+    try:
+        for row in scorer.score(RECORDS):
+            got.append(row)
+    except DeviceError as error:
+        return got, error
+    return got, None
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_as_many_batches_in_flight_as_the_reader_takes(model: Path, depth: int) -> None:
+    expected, _ = rows(model_free(model, ModelFreeReader(BatchShape(64, 8))))
+    reader = Watched(depth)
+    got, error = rows(model_free(model, reader))
+    assert error is None
+    assert got == expected
+    assert len(got) == len(RECORDS)
+    assert reader.most == depth
+    assert reader.in_flight == []
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_launch_that_fails_leaves_what_was_in_flight(model: Path, depth: int) -> None:
+    expected, _ = rows(model_free(model, ModelFreeReader(BatchShape(64, 8))))
+
+    def fault(forward: int) -> None:
+        if forward == 30:
+            raise DeviceError("no memory")
+
+    reader = Watched(depth, fault)
+    got, error = rows(model_free(model, reader))
+    assert str(error) == "no memory"
+    assert 0 < len(got) < len(expected)
+    assert got == expected[: len(got)]
+    assert reader.in_flight == []
