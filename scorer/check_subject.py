@@ -182,7 +182,7 @@ def set_selftest_aside(reader: Reader) -> None:
 
     The self-test at load would end a check at the first difference that it is there to count.
     """
-    from scorer.selftest import Outcome
+    from scorer.probes import Outcome
 
     for rung in (0, *reader.shape.rungs(reader.model.checkpoint.max_tokens)):
         reader.selftests.outcomes[rung] = Outcome(comparisons=0, packings=0)

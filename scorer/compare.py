@@ -52,7 +52,10 @@ class _Question:
 def ask(
     score: Scores, records: Iterable[Record | BadLine], orders: Orders, repeats: Repeats
 ) -> Iterator[CompareRow]:
-    """Yield one row a record, in the order of the records; streams as ``score`` does."""
+    """Yield one row a record, in the order of the records; streams as ``score`` does.
+
+    All orderings of a question come in a row, with its line.
+    """
     waiting: deque[_Question] = deque()
 
     def derived() -> Iterator[Record]:

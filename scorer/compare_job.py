@@ -185,7 +185,7 @@ class CompareRun(Run):
             span = source.records(self._end, start=self._first)
             self._again = second_pass(score, span, self._orders, self._sample)
         records = source.records(end, start=start, marks=marks)
-        return ask(score, records, self._orders, self._again)
+        return ask(partial(score, together=True), records, self._orders, self._again)
 
     def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         for row in self._rows(start, end, StopRequest()):

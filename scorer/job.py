@@ -235,7 +235,8 @@ def work_done(scorer: Scorer) -> dict[str, int]:
     return {
         "forwards": counts.forwards,
         "reads": counts.reads,
-        "read_tokens": counts.real_tokens,
+        "read_tokens": counts.real_tokens + counts.shared_tokens,
+        "shared_tokens": counts.shared_tokens,
         "forward_tokens": counts.forward_tokens,
     }
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 10.0
 """How often the rows are put on disk for sure and the manifest is replaced."""
 
-_WORK = ("forwards", "reads", "read_tokens", "forward_tokens")
+_WORK = ("forwards", "reads", "read_tokens", "shared_tokens", "forward_tokens")
 
 
 class Run:

@@ -36,10 +36,11 @@ _COMPUTES = (
     "model",
     "numeric",
     "orderings",
+    "probes",  # compute nothing, but a remembered self-test is one of these very probes
     "reader",
     "reduction",
     "reduction_plan",
-    "selftest",  # computes nothing, but a remembered pass is one of this very test
+    "selftest",
     "shapes",
     "tables",
 )

@@ -131,6 +131,11 @@ class Qwen3:
         # On CPU a bfloat16 product would round the logits to bfloat16; CUDA can keep float32.
         self._head = weight if device.type == "cuda" else weight.to(torch.float32)
 
+    @property
+    def shares(self) -> bool:
+        """Whether reads of one record can share their prefix; this attention goes by offsets."""
+        return False
+
     @classmethod
     def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Qwen3:
         """Load a checkpoint's weights. Raises ModelError, DeviceError."""

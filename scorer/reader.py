@@ -116,6 +116,7 @@ class Reader:
             alone=alone,
             max_tokens=model.checkpoint.max_tokens,
             cache=cache,
+            share=share,
         )
         self._device_reducer: DeviceReducer | None = None
         if reduction == "device":

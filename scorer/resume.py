@@ -101,7 +101,8 @@ def read_manifest(path: Path, output: Path) -> tuple[Manifest, dict[str, Any]]:
 def check_same(old: Manifest, new: dict[str, Json], counts: Counts, source: Source) -> int | None:
     """Whether rows of ``old`` may be followed by rows of ``new`` as far as no model is needed.
 
-    Returns how many rows may stay, None for all. Another limit is no difference. The input may
+    Returns how many rows may stay, None for all. Another limit is no difference, nor is what shares
+    its prefix: no bit depends on it. The input may
     differ behind the lines of the rows that are written (it has grown, or a line that stopped the
     job was mended), unless this is a shard, whose place depends on the whole input.
 
@@ -115,7 +116,8 @@ def check_same(old: Manifest, new: dict[str, Json], counts: Counts, source: Sour
         "model": old.model,
         "settings": old.settings,
     }
-    ignored = {"model.name", "model.revision", "model.weights_sha256"}  # the last: see numerics
+    ignored = {"model.name", "model.revision", "settings.shared_prefix"}
+    ignored.add("model.weights_sha256")  # see numerics
     if now["settings"].get("shard") is None:
         ignored.add("settings.limit")
     differing = differences(before, now, ignored)

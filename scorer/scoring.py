@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +30,7 @@ from scorer.labels import LabelSet
 from scorer.packing import Packer
 from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
-from scorer.shapes import Batch, BatchShape
+from scorer.shapes import Batch, BatchShape, Read
 from scorer.templates import default_question_template
 
 if TYPE_CHECKING:
@@ -65,9 +65,10 @@ class Scorer:
     model: a folder or a hub id; revision: of a hub id. device, dtype, isolation: as the options
     of ``scorer score``. reduction: where distributions are reduced, ``auto`` for where the model
     runs; the bits are the same. tokens_per_forward, rows_per_forward: T and R; None for the
-    device's default. logprobs, prompt_logprobs: what is asked of records that don't say. labels:
-    what stands for a question's options, as ``LabelSet.parse`` reads it. cache: the folder where
-    passed self-tests are remembered, None to run them in every process.
+    device's default. shared_prefix: reads of one record share their common prefix where the device
+    can do it; the bits are the same. logprobs, prompt_logprobs: what is asked of records that don't
+    say. labels: what stands for a question's options, as ``LabelSet.parse`` reads it. cache: the
+    folder where passed self-tests are remembered, None to run them in every process.
 
     The tokenizer and the checkpoint's configuration are read at once, the weights when the
     first score is asked for. Raises UsageError, ModelError; while scoring IsolationError,
@@ -85,6 +86,7 @@ class Scorer:
         reduction: ReductionName = "auto",
         tokens_per_forward: int | None = None,
         rows_per_forward: int | None = None,
+        shared_prefix: bool = True,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         system: str | None = None,
@@ -123,11 +125,13 @@ class Scorer:
         self._reduction = reduction
         self._tokens = tokens_per_forward
         self._rows = rows_per_forward
+        self._shared_prefix = shared_prefix
         self._logprobs = logprobs
         self._prompt_logprobs = prompt_logprobs
         self._cache = cache
         self.settings: dict[str, Json] = {
             "isolation": isolation,
+            "shared_prefix": shared_prefix,
             "logprobs": logprobs,
             "prompt_logprobs": prompt_logprobs,
             "system": system,
@@ -171,6 +175,7 @@ class Scorer:
             numerics=numerics,
             cache=self._cache,
             reduction=reduction,
+            share=self._shared_prefix and model.shares and self.isolation == "packed",
         )
 
     def plan_one(self, record: Record | BadLine) -> Plan:
@@ -222,18 +227,20 @@ class Scorer:
         records: Iterable[Record | BadLine | Mapping[str, object]],
         *,
         stop: Callable[[], bool] = lambda: False,
+        together: bool = False,
     ) -> Iterator[Score]:
         """Yield one score a record, in the order of the records.
 
         records: parsed ones, or mappings with the keys of an input line (their ``line`` is
         then their place, from 1). Streams: a bounded window of records is held at a time.
         stop: asked at every record; when true, the batch in flight is finished and the rows that
-        are whole in order come, but no others. When the device fails, rows that were whole before
-        still come, then the error.
+        are whole in order come, but no others. together: records in a row that have the same
+        ``line`` are one record of the input, and may share what they have in common. When the
+        device fails, rows that were whole before still come, then the error.
         """
         slots: deque[_Slot] = deque()  # in the records' order
         try:
-            for _ in self._turns(records, slots, stop):
+            for _ in self._turns(records, slots, stop, together=together):
                 yield from _finished(slots)
         except DeviceError:
             yield from _finished(slots)
@@ -244,6 +251,8 @@ class Scorer:
         records: Iterable[Record | BadLine | Mapping[str, object]],
         slots: deque[_Slot],
         stop: Callable[[], bool],
+        *,
+        together: bool,
     ) -> Iterator[None]:
         """Fill slots and compute what they wait for; yields whenever the first may be done."""
         reader = self.reader
@@ -256,18 +265,20 @@ class Scorer:
         places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
         flights: deque[InFlight] = deque()  # launched, the oldest first
         key = 0
-        for item in self.prepare(parsed(records)):
+        for items in _by_record(self.prepare(parsed(records)), together=together):
             if stop():
                 break
-            slot = _slot(item)
-            slots.append(slot)
-            if slot.plan is not None:
-                reads = slot.plan.reads
-                keys = range(key, key + len(reads))
-                places.update((own, (slot, place)) for place, own in enumerate(keys))
-                packer.add(keys, reads)
-                key += len(reads)
-                self._close(slot)
+            reads: list[Read] = []
+            for item in items:
+                slot = _slot(item)
+                slots.append(slot)
+                if slot.plan is not None:
+                    for place in range(len(slot.plan.reads)):
+                        places[key + len(reads) + place] = slot, place
+                    reads += slot.plan.reads
+                    self._close(slot)
+            packer.add(range(key, key + len(reads)), reads)
+            key += len(reads)
             while packer.full and not stop():
                 self._turn(flights, packer.pop(), places)
                 yield
@@ -335,6 +346,17 @@ def _slot(item: Plan | Score) -> _Slot:
     if isinstance(item, Plan):
         return _Slot(item, [None] * len(item.reads), len(item.reads), None)
     return _Slot(None, [], 0, item)
+
+
+def _by_record(items: Iterator[Plan | Score], *, together: bool) -> Iterator[list[Plan | Score]]:
+    """Yield what belongs to one record of the input: one by one, or all in a row of one line."""
+    if not together:
+        return ([item] for item in items)
+    return (list(own) for _, own in groupby(items, key=_line))
+
+
+def _line(item: Plan | Score) -> int:
+    return item.prepared.record.line if isinstance(item, Plan) else item.line
 
 
 def _finished(slots: deque[_Slot]) -> Iterator[Score]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import check_plain, check_scenarios, selftest
+from scorer import check_plain, check_scenarios, probes, selftest
 from scorer.check import SCENARIOS, Kind, Status, choose
 from scorer.check_subject import FULL, NORMAL, QUICK, NotRunError, Subject
 from scorer.errors import DeviceError, InputError, IsolationError, UsageError
@@ -126,7 +126,7 @@ def test_a_scenario_that_compares_nothing_fails(
     for method in ("nats", "integers", "value", "reads", "differs"):
         monkeypatch.setattr(Tally, method, nothing)
     if name == "hidden-states":
-        monkeypatch.setattr(selftest._Comparison, "equal", nothing)
+        monkeypatch.setattr(probes._Comparison, "equal", nothing)
     outcome = outcome_of(subject_of(tiny_model), [scenario(name)])
 
     (result,) = outcome.results
