@@ -2,8 +2,8 @@
 
 Bit for bit the host's (``scorer/reduction.py``). CuPy compiles and launches; memory and streams are
 torch's. A batch is one upload of what each row is asked for (``stage``), one launch sequence
-(``enqueue``, which can be captured in a CUDA graph) and one download of compact results with one
-synchronisation (``collect``).
+(``enqueue``, which can be captured in a CUDA graph), one download of compact results (``download``)
+and one wait for it (``collect``), which waits for nothing that was launched later.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class DeviceReducer:
     blocks share a row, a power of two up to 64; by default from the rows and the device. No result
     depends on it.
 
-    One batch at a time: ``stage``, ``enqueue``, ``collect``; ``reduce`` is the three. ``enqueue``
-    only launches kernels on buffers that stay where they are, so it can be captured in a CUDA
-    graph, once it has run outside one (the first time compiles); the graph then serves any staged
-    requests of at most as many rows. Requests that outgrow a buffer replace it in ``stage``, and
-    ``generation`` goes up: graphs captured before must be captured again.
+    One batch at a time: ``stage``, ``enqueue``, ``download``, ``collect``; ``reduce`` is the four.
+    ``enqueue`` only launches kernels on buffers that stay where they are, so it can be captured in
+    a CUDA graph, once it has run outside one (the first time compiles); the graph then serves any
+    staged requests of at most as many rows. Requests that outgrow a buffer replace it in ``stage``,
+    and ``generation`` goes up: graphs captured before must be captured again.
 
     Raises DeviceError when the device can't run the kernels.
     """
@@ -159,6 +159,7 @@ class DeviceReducer:
         self._results_pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         self._plan: Plan | None = None
         self._uploading = False
+        self._downloaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def reduce(self, logits: torch.Tensor, requests: RowRequests) -> DeviceReduction:
         """Reduce logits [rows, V] (float32, bfloat16 or float16, contiguous, on this device).
@@ -173,6 +174,7 @@ class DeviceReducer:
         requests.check(tuple(logits.shape), self.n_ids)
         self.stage(requests)
         self.enqueue(logits)
+        self.download()
         return self.collect(logits)
 
     def stage(self, requests: RowRequests) -> None:
@@ -242,8 +244,16 @@ class DeviceReducer:
                 f"the reduction kernels don't run on {self.device}: {error}; {_REMEDY}"
             ) from error
 
+    def download(self) -> None:
+        """Copy the staged batch's results to the host, behind the kernels; does not wait."""
+        if self._plan is None:
+            raise RuntimeError("download needs a staged batch")
+        size = self._plan.result_bytes
+        self._results_pinned[:size].copy_(self._results[:size], non_blocking=True)
+        self._downloaded.record(torch.cuda.current_stream(self.device))
+
     def collect(self, logits: torch.Tensor) -> DeviceReduction:
-        """Wait for the staged batch and return its results: one copy, one synchronisation.
+        """Wait for the downloaded batch and return its results.
 
         logits: what ``enqueue`` was given; read only for rows whose k the kernels don't serve.
         Raises DeviceError when the device failed.
@@ -251,12 +261,10 @@ class DeviceReducer:
         plan = self._plan
         if plan is None:
             raise RuntimeError("collect needs a staged batch")
-        size = plan.result_bytes
         try:
-            self._results_pinned[:size].copy_(self._results[:size], non_blocking=True)
-            torch.cuda.current_stream(self.device).synchronize()
+            self._downloaded.synchronize()
             self._uploading = False
-            raw = read_results(plan, self._results_pinned.numpy()[:size])
+            raw = read_results(plan, self._results_pinned.numpy()[: plan.result_bytes])
             if plan.host_rows:
                 raw = insert_host_rows(raw, self._on_host(logits, plan), plan.host_rows)
         except torch.AcceleratorError as error:

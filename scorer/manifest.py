@@ -31,8 +31,12 @@ _CHUNK = 64 * 2**20
 
 _COMPUTES = (
     "answers",
+    "attention",
     "blocks",
     "device",
+    "forward",
+    "fused",
+    "head",
     "model",
     "numeric",
     "orderings",
@@ -43,6 +47,7 @@ _COMPUTES = (
     "selftest",
     "shapes",
     "tables",
+    "tiles",
 )
 """Our own modules between token ids and scores, and between scores and their averages."""
 

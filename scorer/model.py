@@ -1,48 +1,37 @@
 """Load a Qwen3 checkpoint and run it in packed forwards of a fixed shape.
 
-transformers loads the weights and runs the layers. What is ours: an attention over segments,
-registered under a name of its own, so that a plain transformers model in the same process is
-untouched, and an lm_head that gives float32 logits.
+transformers loads the weights. On the CPU it runs the layers too, with an attention over segments
+that is registered under a name of its own; on CUDA ``Forward`` runs them. A plain transformers
+model in the same process is untouched by either. The lm_head gives float32 logits.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from scorer.checkpoint import Checkpoint
 from scorer.errors import DeviceError, ModelError, UsageError
 from scorer.shapes import BatchShape, Layout, max_segments
 
+if TYPE_CHECKING:
+    from scorer.forward import Forward
+
 ATTENTION = "scorer_packed"
 DeviceName = Literal["auto", "cpu", "cuda"]
 DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Where the reads of one packed forward begin and end.
-
-    offsets: ascending, from 0 to the tokens of the forward. table: the same as int32 on the
-    device, repeated at the end up to a length fixed by the shape. longest: the fixed maximum
-    length that kernels may choose their tiles by; never the longest segment of this batch.
-    """
-
-    offsets: Sequence[int]
-    table: torch.Tensor | None
-    longest: int
-
-
-def _attend_cpu(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    offsets: Sequence[int],
+    scale: float,
 ) -> torch.Tensor:
     """Causal attention, one call a segment: ``[1, heads, T, d]`` to ``[1, T, heads, d]``."""
     parts = [
@@ -54,47 +43,9 @@ def _attend_cpu(
             scale=scale,
             enable_gqa=True,
         )
-        for start, end in pairwise(segments.offsets)
+        for start, end in pairwise(offsets)
     ]
     return torch.cat(parts, dim=2).transpose(1, 2)
-
-
-def _attend_cuda(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
-) -> torch.Tensor:
-    """Causal variable-length FlashAttention: ``[1, heads, T, d]`` to ``[1, T, heads, d]``."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    def rows(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[0].transpose(0, 1)
-
-    table = segments.table
-    assert table is not None
-    longest = segments.longest
-    out = varlen_attn(
-        rows(query),
-        rows(key),
-        rows(value),
-        table,
-        table,
-        longest,
-        longest,
-        scale=scale,
-        window_size=(-1, 0),
-        **_varlen_options(),
-    )
-    assert isinstance(out, torch.Tensor)
-    return out[None]
-
-
-@functools.cache
-def _varlen_options() -> dict[str, Any]:
-    """Name the options that this torch's ``varlen_attn`` has: split-KV off where it can be on."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    wanted: dict[str, Any] = {"enable_gqa": True, "num_splits": 1}
-    known = inspect.signature(varlen_attn).parameters
-    return {name: value for name, value in wanted.items() if name in known}
 
 
 def _packed_attention(
@@ -105,18 +56,19 @@ def _packed_attention(
     _mask: torch.Tensor | None,
     *,
     scaling: float,
-    segments: Segments,
+    offsets: Sequence[int],
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """The attention that transformers calls by the name ``scorer_packed``."""
-    attend = _attend_cuda if query.is_cuda else _attend_cpu
-    return attend(query, key, value, segments, scaling), None
+    """The attention that transformers calls by the name ``scorer_packed``, on the CPU."""
+    return _attend(query, key, value, offsets, scaling), None
 
 
 class Qwen3:
     """A loaded checkpoint that computes packed forwards and float32 logits.
 
     Owns the weights; changes nothing outside its own instance but for the registered attention.
+    attention: what computes it. graphs: whether forwards are replayed CUDA graphs or launched one
+    by one; the bits are the same.
     """
 
     def __init__(
@@ -127,14 +79,25 @@ class Qwen3:
         self.dtype = dtype
         self._model = _moved(model, device, dtype)
         weight: torch.Tensor = self._model.lm_head.weight.detach()
-        self.attention = "varlen_attn" if device.type == "cuda" else "sdpa by segment"
+        self.attention = "sdpa by segment"
+        self.graphs = False
+        self._forward: Forward | None = None
         # On CPU a bfloat16 product would round the logits to bfloat16; CUDA can keep float32.
-        self._head = weight if device.type == "cuda" else weight.to(torch.float32)
+        self._head = weight
+        if device.type == "cpu":
+            self._head = weight.to(torch.float32)
+        else:
+            from scorer import tiles
+            from scorer.forward import Forward
+
+            self.attention = tiles.NAME
+            self.graphs = True
+            self._forward = Forward(self._model, positions=checkpoint.max_tokens)
 
     @property
     def shares(self) -> bool:
-        """Whether reads of one record can share their prefix; this attention goes by offsets."""
-        return False
+        """Whether reads of one record can share their prefix; SDPA's bits depend on lengths."""
+        return self._forward is not None
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Qwen3:
@@ -164,28 +127,30 @@ class Qwen3:
 
     @torch.inference_mode()
     def hidden_states(self, layout: Layout, *, rows: int) -> torch.Tensor:
-        """Run one forward of T packed tokens.
+        """Run one forward of T packed tokens; on CUDA, start it.
 
-        layout: nothing in it is shared. rows: R, which with T bounds the number of segments.
-        Returns ``[T, hidden]`` in the model's dtype, after the final norm.
+        layout: shares nothing where ``shares`` is false. rows: R, which with T bounds the number of
+        segments. Returns ``[T, hidden]`` in the model's dtype, after the final norm; from a graph,
+        it holds until the next forward of as many tokens.
         """
-        tokens, offsets = len(layout.input_ids), layout.offsets
-        if self.device.type == "cuda":
-            table = np.full(max_segments(tokens, rows) + 1, tokens, dtype=np.int32)
-            table[: len(offsets)] = offsets
-            segments = Segments(offsets, self._to_device(table), longest=tokens)
-        else:
-            segments = Segments(offsets, None, longest=tokens)
+        if self._forward is not None:
+            most = max_segments(len(layout.input_ids), rows)
+            return self._forward.run(layout, segments=most, graph=self.graphs)
         output = self._model.model(
-            input_ids=self._to_device(layout.input_ids.astype(np.int64))[None],
-            position_ids=self._to_device(layout.position_ids.astype(np.int64))[None],
-            # Segments carry the mask; a dict keeps transformers from building one of [T, T].
+            input_ids=torch.from_numpy(layout.input_ids.astype(np.int64))[None],
+            position_ids=torch.from_numpy(layout.position_ids.astype(np.int64))[None],
+            # Offsets carry the mask; a dict keeps transformers from building one of [T, T].
             attention_mask={"full_attention": None},
             use_cache=False,
-            segments=segments,
+            offsets=layout.offsets,
         )
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
+
+    def forward_bytes(self, tokens: int, rows: int) -> int:
+        """Return about what a forward takes on the device beside the weights, lm_head included."""
+        activations = 0 if self._forward is None else self._forward.activation_bytes(tokens)
+        return activations + 4 * rows * self.checkpoint.vocab_size
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -212,9 +177,6 @@ class Qwen3:
         # Frequencies are no weights: on the meta device they were never computed.
         plain.model.rotary_emb = Qwen3RotaryEmbedding(plain.config).to(self.device)
         return plain.eval()
-
-    def _to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
 
 
 def choose_device(name: DeviceName) -> torch.device:
@@ -244,8 +206,8 @@ def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) 
             name = "float16" if stored == "float16" else "bfloat16"
     if device.type == "cuda" and name == "float32":
         raise UsageError(
-            "--dtype float32 is not served on CUDA: the variable-length attention there takes "
-            "bfloat16 and float16 only; use --dtype bfloat16 or --device cpu"
+            "--dtype float32 is not served on CUDA: the attention there takes bfloat16 and float16 "
+            "only; use --dtype bfloat16 or --device cpu"
         )
     if device.type == "cpu" and name == "float16":
         raise UsageError("--dtype float16 is served on CUDA only; use float32 or bfloat16")

@@ -4,7 +4,8 @@ The life of a read: its batch's tokens go through one forward of T tokens; the h
 positions it asks about are gathered into pieces of exactly R rows; each piece goes through the
 lm_head and the reduction; what comes back is cut up read by read. No KV cache exists anywhere, so
 nothing that ran before can be matched and nothing of this batch is kept. A batch is launched and
-collected apart, so that the host makes the last batch's rows while the device computes the next.
+collected apart, so that the host makes the last batch's rows while the device computes the next; on
+CUDA one more is queued meanwhile, so that the device has no pause between two.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
-from scorer.device import DeviceReducer
 from scorer.errors import DeviceError, UsageError
 from scorer.manifest import Json, sha256_of
 from scorer.model import Qwen3
@@ -35,10 +36,14 @@ from scorer.tables import (
     split_results,
 )
 
+if TYPE_CHECKING:
+    from scorer.head import Head
+
 ReductionPlace = Literal["host", "device"]
 ReductionName = Literal["auto", "host", "device"]
 
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+_DEPTH = 2  # one that is computed, one that is queued behind it
 _CPU_ALLOCATOR = "DefaultCPUAllocator"  # on the CPU torch raises a plain RuntimeError
 
 
@@ -61,18 +66,23 @@ class ReadCounts:
         """Real tokens over the tokens of all forwards; None before the first."""
         return self.real_tokens / self.forward_tokens if self.forward_tokens else None
 
+    def describe_sharing(self) -> str:
+        """Say in one line what sharing saved."""
+        whole = self.real_tokens + self.shared_tokens
+        return f"{self.shared_tokens:,} of {whole:,} tokens were not computed again"
+
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A launched batch: what has come back of its pieces, and the logits of the last one.
+    """A launched batch: what has come back of its pieces, and who has the last one.
 
-    on_device: float32 ``[rows, vocab]`` whose reduction is enqueued but not collected, or None.
+    head: computes the batch's pieces on the device, one after the other; None on the host.
     """
 
     batch: Batch
     requests: RowRequests
+    head: Head | None
     pieces: list[RawReduction] = field(default_factory=list)
-    on_device: torch.Tensor | None = None
 
 
 class Reader:
@@ -87,7 +97,7 @@ class Reader:
     Raises DeviceError when the device can't run the reduction's kernels.
     """
 
-    depth = 1
+    depth: int
     """How many batches may be launched and not yet collected."""
 
     def __init__(
@@ -118,25 +128,29 @@ class Reader:
             cache=cache,
             share=share,
         )
-        self._device_reducer: DeviceReducer | None = None
+        if alone:  # every length would need a graph of its own
+            model.graphs = False
+        self._heads: cycle[Head] | None = None
+        self.depth = 1
         if reduction == "device":
-            self._device_reducer = DeviceReducer(
-                model.device,
-                max_rows=shape.rows,
-                vocab_size=model.checkpoint.vocab_size,
-                n_ids=n_ids,
+            from scorer.head import Head
+
+            self.depth = _DEPTH
+            self._heads = cycle(
+                [Head(model, rows=shape.rows, n_ids=n_ids) for _ in range(self.depth)]
             )
 
     @property
     def max_device_k(self) -> int | None:
         """The most entries of a distribution that are listed on the device; None: none are."""
-        return None if self._device_reducer is None else MAX_DEVICE_K
+        return None if self._heads is None else MAX_DEVICE_K
 
     def launch(self, batch: Batch) -> InFlight:
         """Start a batch. On CUDA this returns before the device has finished.
 
-        The batch launched before must have been collected. Raises IsolationError when the
-        self-test of the batch's rung fails, DeviceError when the device does.
+        At most ``depth`` batches may be launched and not collected, this one included. Raises
+        IsolationError when the self-test of the batch's rung fails, DeviceError when the device
+        does.
         """
         self.selftests.require(self.model, self.shape, batch.tokens)
         requests = join_requests([read.requests for read in batch.reads])
@@ -144,7 +158,7 @@ class Reader:
             layout = batch.layout()
             hidden = self.model.hidden_states(layout, rows=self.shape.rows)
             rows = layout.rows
-            flight = InFlight(batch, requests)
+            flight = InFlight(batch, requests, None if self._heads is None else next(self._heads))
             for start in range(0, len(rows), self.shape.rows):
                 end = min(start + self.shape.rows, len(rows))
                 self._collect_piece(flight)
@@ -188,23 +202,19 @@ class Reader:
         self, flight: InFlight, hidden: torch.Tensor, rows: IntArray, requests: RowRequests
     ) -> None:
         """Start up to R rows; the lm_head sees exactly R, the missing ones repeat row 0."""
+        if flight.head is not None:
+            flight.head.launch(hidden, rows, requests)
+            return
         index = np.zeros(self.shape.rows, dtype=np.int64)
         index[: len(rows)] = rows
         gathered = hidden[torch.from_numpy(index).to(hidden.device)]
         logits = self.model.logits(gathered)[: len(rows)]
-        if self._device_reducer is None:
-            flight.pieces.append(reduce_host(logits.cpu().numpy(), requests, self.n_ids))
-        else:
-            self._device_reducer.stage(requests)
-            self._device_reducer.enqueue(logits)
-            flight.on_device = logits
+        flight.pieces.append(reduce_host(logits.cpu().numpy(), requests, self.n_ids))
 
     def _collect_piece(self, flight: InFlight) -> None:
         """Take in the piece that is still on the device, if there is one."""
-        if flight.on_device is not None:
-            assert self._device_reducer is not None
-            flight.pieces.append(self._device_reducer.collect(flight.on_device).raw)
-            flight.on_device = None
+        if flight.head is not None and (piece := flight.head.collect()) is not None:
+            flight.pieces.append(piece)
 
     @contextmanager
     def _faults(self, batch: Batch) -> Iterator[None]:
@@ -216,9 +226,11 @@ class Reader:
         except (RuntimeError, MemoryError) as error:
             if not isinstance(error, _OUT_OF_MEMORY) and _CPU_ALLOCATOR not in str(error):
                 raise
+            needed = self.model.forward_bytes(batch.tokens, self.shape.rows) / 2**30
             raise DeviceError(
                 f"out of memory in a forward of {batch.tokens} tokens and {self.shape.rows} "
-                f"lm_head rows; lower --tokens-per-forward (now {self.shape.tokens}) or "
+                f"lm_head rows, which needs about {needed:.1f} GiB beside the weights; lower "
+                f"--tokens-per-forward (now {self.shape.tokens}) or "
                 f"--rows-per-forward (now {self.shape.rows})"
             ) from error
 
