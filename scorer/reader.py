@@ -152,9 +152,9 @@ class Reader:
         IsolationError when the self-test of the batch's rung fails, DeviceError when the device
         does.
         """
-        self.selftests.require(self.model, self.shape, batch.tokens)
         requests = join_requests([read.requests for read in batch.reads])
         with self._faults(batch):
+            self.selftests.require(self.model, self.shape, batch.tokens)
             layout = batch.layout()
             hidden = self.model.hidden_states(layout, rows=self.shape.rows)
             rows = layout.rows
