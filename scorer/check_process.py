@@ -97,6 +97,8 @@ def _options(subject: Subject, folder: Path) -> list[str]:
         for name in ("parse_special", "truncate_prompt")
         if scorer.settings[name]
     ]
+    if not scorer.settings["shared_prefix"]:
+        flags.append("--no-shared-prefix")
     # One word each, so that a value that begins with a dash is a value.
     return [*(f"--{name}={value}" for name, value in options.items()), *flags]
 

@@ -156,6 +156,12 @@ RowsPerForward = Annotated[
     int | None,
     typer.Option(callback=_at_least_one, help="Rows of every lm_head call (default: by device)."),
 ]
+NoSharedPrefix = Annotated[
+    bool,
+    typer.Option(
+        "--no-shared-prefix", help="Compute a record's common prefix for each read; same bits."
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Only the first N records.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Count, tokenise and check; no model, no output.")
@@ -203,6 +209,7 @@ def score(
     ] = Reduction.auto,
     tokens_per_forward: TokensPerForward = None,
     rows_per_forward: RowsPerForward = None,
+    no_shared_prefix: NoSharedPrefix = False,
     logprobs: Annotated[
         int | None,
         typer.Option(help="Next-token entries for records that don't say; 0: the chosen only."),
@@ -264,6 +271,7 @@ def score(
             reduction=reduction.value,
             tokens_per_forward=tokens_per_forward,
             rows_per_forward=rows_per_forward,
+            shared_prefix=not no_shared_prefix,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             system=system,
@@ -325,6 +333,7 @@ def compare(
     isolation: IsolationOption = Isolation.packed,
     tokens_per_forward: TokensPerForward = None,
     rows_per_forward: RowsPerForward = None,
+    no_shared_prefix: NoSharedPrefix = False,
     system: System = None,
     question_template: QuestionTemplate = None,
     truncate_prompt: TruncatePrompt = False,
@@ -372,6 +381,7 @@ def compare(
                 isolation=isolation.value,
                 tokens_per_forward=tokens_per_forward,
                 rows_per_forward=rows_per_forward,
+                shared_prefix=not no_shared_prefix,
                 system=system,
                 question_template=_read_template(question_template),
                 truncate_prompt=truncate_prompt,
@@ -428,6 +438,7 @@ def check(
     ] = Reduction.auto,
     tokens_per_forward: TokensPerForward = None,
     rows_per_forward: RowsPerForward = None,
+    no_shared_prefix: NoSharedPrefix = False,
     system: System = None,
     question_template: QuestionTemplate = None,
     parse_special: ParseSpecial = False,
@@ -475,6 +486,7 @@ def check(
         "reduction": None if reduction is Reduction.auto else reduction.value,
         "tokens_per_forward": tokens_per_forward,
         "rows_per_forward": rows_per_forward,
+        "shared_prefix": False if no_shared_prefix else None,
         "system": system,
         "question_template": _read_template(question_template),
         "parse_special": parse_special or None,

@@ -241,9 +241,11 @@ def run(
         asking = CompareRun(job, scorer, counts, out, orders, repeats)
         asking.go()
     if asking.seconds is not None:
-        reads = scorer.reader.counts.reads
-        speed = f"{reads / asking.seconds:,.0f} reads/s"
-        job.reporter.say(f"{reads:,} reads in {asking.seconds:,.1f} s, {speed}")
+        work = scorer.reader.counts
+        speed = f"{work.reads / asking.seconds:,.0f} reads/s"
+        job.reporter.say(f"{work.reads:,} reads in {asking.seconds:,.1f} s, {speed}")
+        if work.shared_tokens:
+            job.reporter.say(f"shared prefixes: {work.describe_sharing()}")
     manifest = asking.produced if job.manifest is None else read_json(job.manifest)
     return outcome.conclude(job.source.name, asking.comparison, manifest, "")
 

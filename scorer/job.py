@@ -175,7 +175,10 @@ class Job:
                 speed = f"{counts.reads / run.seconds:,.0f} reads/s, "
                 speed += f"{counts.real_tokens / run.seconds:,.0f} tokens/s, "
                 speed += f"{counts.forwards:,} forwards {counts.fill:.0%} full"
-                rows += [("speed", speed), ("isolation", reader.selftests.describe())]
+                rows.append(("speed", speed))
+                if counts.shared_tokens:
+                    rows.append(("shared prefixes", counts.describe_sharing()))
+                rows.append(("isolation", reader.selftests.describe()))
             rows.append(("numerics key", reader.numerics_key))
         self.reporter.table(f"{self.source.name}: {scorer.checkpoint.name}", rows)
 

@@ -5,16 +5,21 @@ On the CPU nothing is shared: these run with an attention of their own, which is
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from scorer.errors import IsolationError
-from scorer.records import Record
+from scorer.orderings import Orders, reordered
+from scorer.records import Record, parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import BatchShape
+from tests.commands import Bench, Done, run, write_lines
 from tests.sharing import one_bit, share_on_cpu
 
 RECORDS: list[dict[str, object]] = [
@@ -78,6 +83,92 @@ def test_alone_shares_nothing(tiny_model: Path, monkeypatch: pytest.MonkeyPatch)
     scorer = Scorer(tiny_model, device="cpu", isolation="alone")
     rows_of(scorer)
     assert scorer.reader.counts.shared_tokens == 0
+
+
+SMALL = ("--tokens-per-forward", "256", "--rows-per-forward", "8")
+
+
+def manifest(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(f"{path}.manifest.json").read_text())
+    return found
+
+
+def test_score_says_what_was_asked_and_what_was_saved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_on_cpu(monkeypatch)
+    shared, apart = bench.folder / "shared.jsonl", bench.folder / "apart.jsonl"
+    source = write_lines(bench.folder / "records.jsonl", RECORDS)
+    bench = replace(bench, records=source)
+    first = bench.score("-o", shared, *SMALL)
+    second = bench.score("-o", apart, *SMALL, "--no-shared-prefix")
+
+    assert first.code == second.code == 0, first.err + second.err
+    assert shared.read_bytes() == apart.read_bytes()
+    ours, theirs = manifest(shared), manifest(apart)
+    assert ours["numerics_key"] == theirs["numerics_key"]
+    assert ours["rows_sha256"] == theirs["rows_sha256"]
+    assert ours["settings"]["shared_prefix"] is True
+    assert theirs["settings"]["shared_prefix"] is False
+    saved = ours["counts"]["shared_tokens"]
+    assert saved > 0
+    assert theirs["counts"]["shared_tokens"] == 0
+    assert ours["counts"]["read_tokens"] == theirs["counts"]["read_tokens"]
+    total = theirs["counts"]["read_tokens"]
+    assert f"shared prefixes  {saved:,} of {total:,} tokens were not computed again" in first.err
+    assert "shared" not in second.err
+
+
+def test_a_job_goes_on_with_sharing_or_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_on_cpu(monkeypatch)
+    source = write_lines(bench.folder / "records.jsonl", RECORDS)
+    bench = replace(bench, records=source)
+    whole, resumed = bench.folder / "whole.jsonl", bench.folder / "resumed.jsonl"
+    assert bench.score("-o", whole, *SMALL).code == 0
+    assert bench.score("-o", resumed, *SMALL, "--limit", "1").code == 0
+    done = bench.score("-o", resumed, *SMALL, "--no-shared-prefix", "--resume")
+    assert done.code == 0, done.err
+    assert resumed.read_bytes() == whole.read_bytes()
+    assert 0 < manifest(resumed)["counts"]["shared_tokens"]
+
+
+def test_the_orderings_of_a_question_share_what_stands_before_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_on_cpu(monkeypatch)
+    questions = write_lines(
+        bench.folder / "questions.jsonl",
+        [
+            {"id": 1, "question": "Which one?", "options": ["red", "green", "blue"]},
+            {"id": 2, "question": "Or these?", "options": ["up", "down"]},
+            {"id": 3, "prompt": "no question"},
+        ],
+    )
+
+    def compare(name: str, *options: str) -> tuple[Done, Path]:
+        rows = bench.folder / name
+        where = ("--model", bench.model, "--device", "cpu", "-o", rows)
+        shape = ("--tokens-per-forward", "512", "--noise-sample", "0")
+        return run("compare", questions, *where, *shape, *options), rows
+
+    first, shared = compare("shared.jsonl")
+    second, apart = compare("apart.jsonl", "--no-shared-prefix")
+    assert first.code == second.code == 1, "a record is no question"
+    assert shared.read_bytes() == apart.read_bytes()
+    counts = manifest(shared)["counts"]
+    scorer, saved = scorer_of(bench.model), 0
+    for line in questions.read_bytes().splitlines()[:2]:
+        record = parse_line(line, 1)
+        assert isinstance(record, Record)
+        plans = map(scorer.plan_one, (reordered(record, order) for order in Orders().of(record)))
+        ids = [plan.reads[0].tokens.tolist() for plan in plans]
+        different = [len(set(column)) > 1 for column in zip(*ids, strict=False)]
+        saved += (len(ids) - 1) * different.index(True)
+    assert counts["shared_tokens"] == saved > 50
+    assert f"shared prefixes: {counts['shared_tokens']:,} of" in first.err
+    assert manifest(apart)["counts"]["shared_tokens"] == 0
 
 
 def test_sharing_that_is_not_exact_is_found_before_the_first_score(
