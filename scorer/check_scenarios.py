@@ -305,8 +305,27 @@ def reduction(subject: Subject, tally: Tally) -> None:
 
 def graph(subject: Subject, tally: Tally) -> None:
     """A replayed graph against eager launches."""
-    del subject, tally
-    raise NotRunError("no graphs in this version: every forward is launched eagerly")
+    from scorer.reader import Reader
+
+    reader = subject.reader
+    if reader.model.device.type != "cuda":
+        raise NotRunError("graphs need CUDA")
+    if reader.alone:
+        raise NotRunError("--isolation alone: every length would need a graph of its own")
+    eager = Reader(
+        reader.model,
+        reader.shape,
+        alone=False,
+        n_ids=reader.n_ids,
+        numerics=reader.numerics,
+        cache=None,
+        reduction="device" if reader.max_device_k is not None else "host",
+        graphs=False,
+    )
+    set_selftest_aside(eager)
+    for victim in subject.victims:
+        expected = subject.read_in([victim], reader=eager)
+        tally.reads(expected, subject.read_in([victim]), _named(victim))
 
 
 def _named(read: Read) -> str:

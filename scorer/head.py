@@ -13,7 +13,7 @@ from scorer.shapes import IntArray
 class Head:
     """Gathers R rows of hidden states and takes them through lm_head and reduction.
 
-    Its buffers serve one call at a time: ``launch``, then ``collect``. With graphs, everything
+    Its buffers serve one call at a time: ``launch``, then ``collect``. Everything
     between the upload of what is asked and the download of the results is one graph, captured once
     for each buffer of hidden states.
 
@@ -32,11 +32,13 @@ class Head:
         self._logits: torch.Tensor | None = None
 
     @torch.inference_mode()
-    def launch(self, hidden: torch.Tensor, rows: IntArray, requests: RowRequests) -> None:
+    def launch(
+        self, hidden: torch.Tensor, rows: IntArray, requests: RowRequests, *, graph: bool
+    ) -> None:
         """Start the rows at these indices of ``hidden`` [T, n], at most R; does not wait.
 
-        lm_head sees exactly R rows, the missing ones repeat row 0. Raises RuntimeError when the
-        last call was not collected.
+        lm_head sees exactly R rows, the missing ones repeat row 0. graph: replay; ``hidden`` is
+        then a buffer that stays. Raises RuntimeError when the last call was not collected.
         """
         if self._logits is not None:
             raise RuntimeError("the head still has rows that were not collected")
@@ -45,10 +47,7 @@ class Head:
         index[len(rows) :] = 0
         self._index.copy_(self._pinned, non_blocking=True)
         self._reducer.stage(requests)
-        if self._model.graphs:
-            self._logits = self._replay(hidden)
-        else:
-            self._logits = self._compute(hidden)
+        self._logits = self._replay(hidden) if graph else self._compute(hidden)
         self._reducer.download()
 
     def collect(self) -> RawReduction | None:

@@ -95,7 +95,7 @@ def kernel_seconds(run: Callable[[], object]) -> float:
     from torch.profiler import ProfilerActivity, profile
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its marks of start and end go to stderr
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         run()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:

@@ -67,8 +67,7 @@ class Qwen3:
     """A loaded checkpoint that computes packed forwards and float32 logits.
 
     Owns the weights; changes nothing outside its own instance but for the registered attention.
-    attention: what computes it. graphs: whether forwards are replayed CUDA graphs or launched one
-    by one; the bits are the same.
+    attention: what computes it.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class Qwen3:
         self._model = _moved(model, device, dtype)
         weight: torch.Tensor = self._model.lm_head.weight.detach()
         self.attention = "sdpa by segment"
-        self.graphs = False
         self._forward: Forward | None = None
         # On CPU a bfloat16 product would round the logits to bfloat16; CUDA can keep float32.
         self._head = weight
@@ -91,7 +89,6 @@ class Qwen3:
             from scorer.forward import Forward
 
             self.attention = tiles.NAME
-            self.graphs = True
             self._forward = Forward(self._model, positions=checkpoint.max_tokens)
 
     @property
@@ -126,16 +123,17 @@ class Qwen3:
         return cls(_draw(checkpoint, device, dtype, seed), checkpoint, device, dtype)
 
     @torch.inference_mode()
-    def hidden_states(self, layout: Layout, *, rows: int) -> torch.Tensor:
+    def hidden_states(self, layout: Layout, *, rows: int, graph: bool = True) -> torch.Tensor:
         """Run one forward of T packed tokens; on CUDA, start it.
 
         layout: shares nothing where ``shares`` is false. rows: R, which with T bounds the number of
-        segments. Returns ``[T, hidden]`` in the model's dtype, after the final norm; from a graph,
-        it holds until the next forward of as many tokens.
+        segments. graph: on CUDA, replay the graph of forwards of as many tokens; else launch one by
+        one, the bits are the same. Returns ``[T, hidden]`` in the model's dtype, after the final
+        norm; from a graph, it holds until the next forward of as many tokens.
         """
         if self._forward is not None:
             most = max_segments(len(layout.input_ids), rows)
-            return self._forward.run(layout, segments=most, graph=self.graphs)
+            return self._forward.run(layout, segments=most, graph=graph)
         output = self._model.model(
             input_ids=torch.from_numpy(layout.input_ids.astype(np.int64))[None],
             position_ids=torch.from_numpy(layout.position_ids.astype(np.int64))[None],

@@ -95,7 +95,9 @@ def _probe_lengths(rng: np.random.Generator, tokens: int, longest: int) -> list[
     return lengths
 
 
-def _forward(model: Qwen3, reads: Sequence[IntArray], tokens: int, rows: int) -> list[torch.Tensor]:
+def _forward(
+    model: Qwen3, reads: Sequence[IntArray], tokens: int, rows: int, *, graph: bool = True
+) -> list[torch.Tensor]:
     """Run reads end to end in one forward of exactly ``tokens``; return each one's hidden states.
 
     The last read may serve as filler: reads must sum to ``tokens``.
@@ -105,7 +107,7 @@ def _forward(model: Qwen3, reads: Sequence[IntArray], tokens: int, rows: int) ->
     if len(offsets) != len(reads) + 1:
         raise AssertionError(f"probe reads sum to {sum(map(len, reads))}, not {tokens}")
     # The next forward may write where this one did.
-    hidden = model.hidden_states(layout, rows=rows).clone()
+    hidden = model.hidden_states(layout, rows=rows, graph=graph).clone()
     return [hidden[start:end] for start, end in pairwise(offsets)]
 
 
@@ -269,7 +271,7 @@ def repeatable(model: Qwen3, shape: BatchShape, n_ids: int, max_tokens: int) -> 
     def run() -> list[tuple[torch.Tensor, torch.Tensor]]:
         results = []
         for read in reads:
-            (hidden,) = _forward(model, [read], len(read), shape.rows)
+            (hidden,) = _forward(model, [read], len(read), shape.rows, graph=False)
             results.append((hidden, model.logits(hidden[-1:].expand(shape.rows, -1).contiguous())))
         return results
 

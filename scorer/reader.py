@@ -93,6 +93,7 @@ class Reader:
     into ``numerics_key``. cache: the folder where passed self-tests are remembered, or None.
     reduction: where distributions are reduced; the bits are the same, ``device`` needs CUDA.
     share: whether reads of one record may share their common prefix; the model must serve it.
+    graphs: whether forwards on CUDA are replayed graphs; the bits are the same.
 
     Raises DeviceError when the device can't run the reduction's kernels.
     """
@@ -111,6 +112,7 @@ class Reader:
         cache: Path | None,
         reduction: ReductionPlace = "host",
         share: bool = False,
+        graphs: bool = True,
     ) -> None:
         self.model = model
         self.shape = shape
@@ -128,8 +130,7 @@ class Reader:
             cache=cache,
             share=share,
         )
-        if alone:  # every length would need a graph of its own
-            model.graphs = False
+        self.graphs = graphs and not alone  # alone, every length would need a graph of its own
         self._heads: cycle[Head] | None = None
         self.depth = 1
         if reduction == "device":
@@ -156,7 +157,7 @@ class Reader:
         with self._faults(batch):
             self.selftests.require(self.model, self.shape, batch.tokens)
             layout = batch.layout()
-            hidden = self.model.hidden_states(layout, rows=self.shape.rows)
+            hidden = self.model.hidden_states(layout, rows=self.shape.rows, graph=self.graphs)
             rows = layout.rows
             flight = InFlight(batch, requests, None if self._heads is None else next(self._heads))
             for start in range(0, len(rows), self.shape.rows):
@@ -203,7 +204,7 @@ class Reader:
     ) -> None:
         """Start up to R rows; the lm_head sees exactly R, the missing ones repeat row 0."""
         if flight.head is not None:
-            flight.head.launch(hidden, rows, requests)
+            flight.head.launch(hidden, rows, requests, graph=self.graphs)
             return
         index = np.zeros(self.shape.rows, dtype=np.int64)
         index[: len(rows)] = rows

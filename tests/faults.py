@@ -79,7 +79,7 @@ def _shape_of_partners(batch: Batch, place: int) -> bool:
 
 def _tokens_of_partners(batch: Batch, place: int) -> bool:
     others = [read for index, read in enumerate(batch.reads) if index != place]
-    return bool(others) and int(others[0].tokens[0]) % 2 == 1
+    return bool(others) and int(others[0].tokens.sum()) % 2 == 1
 
 
 def _request(batch: Batch, place: int) -> bool:
@@ -143,8 +143,8 @@ def unread_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     honest = Qwen3.hidden_states
 
-    def hidden_states(self: Qwen3, layout: Layout, *, rows: int) -> Any:
-        hidden = honest(self, layout, rows=rows).clone()
+    def hidden_states(self: Qwen3, layout: Layout, *, rows: int, graph: bool = True) -> Any:
+        hidden = honest(self, layout, rows=rows, graph=graph).clone()
         if len(layout.segments) > rows + 1:
             hidden.view(torch.int32 if hidden.element_size() == 4 else torch.int16)[0, 0] ^= 1
         return hidden

@@ -52,11 +52,13 @@ def exact_attention(monkeypatch: pytest.MonkeyPatch, change: Change | None = Non
                 )
         return out.transpose(1, 2)
 
-    def hidden_states(self: Qwen3, layout: Layout, *, rows: int) -> torch.Tensor:
+    def hidden_states(
+        self: Qwen3, layout: Layout, *, rows: int, graph: bool = True
+    ) -> torch.Tensor:
         segments[:] = layout.segments.tolist()
         apart = layout.segments.copy()
         apart[:, 2:] = 0  # for the model, which goes by offsets alone
-        hidden = honest(self, replace(layout, segments=apart), rows=rows)
+        hidden = honest(self, replace(layout, segments=apart), rows=rows, graph=graph)
         if change is not None:
             for start, length, _, prefix_length in segments:
                 change(hidden[start : start + length], prefix_length)

@@ -379,8 +379,9 @@ def test_nothing_wrong_on_a_gpu(gpu_model: Path) -> None:
     options: dict[str, Any] = {"tokens_per_forward": None, "rows_per_forward": None}
     outcome = outcome_of(subject_of(gpu_model, level=FULL, device="cuda", **options))
 
-    assert outcome.passed, [(r.scenario.name, r.reason) for r in outcome.of(Status.failed)]
-    assert [result.scenario.name for result in outcome.of(Status.not_run)] == ["graph"]
+    failed = [(r.scenario.name, r.reason) for r in outcome.of(Status.failed)]
+    assert outcome.passed, (failed, outcome.stopped)
+    assert outcome.of(Status.not_run) == []
     assert outcome.control is not None
     assert outcome.control.status is Status.shown
     assert outcome.proven.comparisons > 1_000_000

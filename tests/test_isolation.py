@@ -232,8 +232,8 @@ def test_a_partner_that_leaks_is_found(setup: Setup, monkeypatch: pytest.MonkeyP
     scorer = setup.scorer()
     honest = scorer.reader.model.hidden_states
 
-    def leaking(layout: Layout, *, rows: int) -> torch.Tensor:
-        hidden = honest(layout, rows=rows).clone()
+    def leaking(layout: Layout, *, rows: int, graph: bool = True) -> torch.Tensor:
+        hidden = honest(layout, rows=rows, graph=graph).clone()
         if layout.segments[0, 1] % 2:  # one value's last bit, if the first read's length is odd
             at = hidden.view(torch.int32 if hidden.dtype == torch.float32 else torch.int16)
             at[-1, 0] ^= 1
