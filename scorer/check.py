@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from scorer import check_plain, check_process, check_scenarios
+from scorer import check_plain, check_process, check_scenarios, check_sharing
 from scorer.check_subject import NotRunError, Subject
 from scorer.errors import DeviceError, InterruptError, ScorerError, UsageError
 from scorer.tally import Tally
@@ -70,6 +70,7 @@ SCENARIOS: Final = (
     Scenario("requests", Kind.proof, check_scenarios.requests),
     Scenario("chat-turn", Kind.proof, check_plain.chat_turn),
     Scenario("fresh-process", Kind.proof, check_process.fresh_process),
+    Scenario("shared-prefix", Kind.proof, check_sharing.shared_prefix),
     Scenario("hidden-states", Kind.proof, check_scenarios.hidden_states),
     Scenario("reduction", Kind.proof, check_scenarios.reduction),
     Scenario("graph", Kind.proof, check_scenarios.graph),

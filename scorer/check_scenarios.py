@@ -234,6 +234,7 @@ def hidden_states(subject: Subject, tally: Tally) -> None:
         alone=reader.alone,
         max_tokens=subject.max_tokens,
         cache=None,
+        share=reader.share,
     )
     rungs = [0] if reader.alone else reader.shape.rungs(subject.max_tokens)
     tested = rungs if subject.level.every_rung else rungs[: 1 + subject.level.every_length]

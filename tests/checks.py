@@ -20,7 +20,7 @@ from tests import commands
 
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
 PROOFS = tuple(scenario.name for scenario in SCENARIOS if scenario.kind is Kind.proof)
-NEEDS_CUDA = {"reduction", "graph"}
+NEEDS_CUDA = {"reduction", "graph", "shared-prefix"}
 
 
 def subject_of(model: Path, *, level: Level = QUICK, **options: Any) -> Subject:

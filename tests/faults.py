@@ -20,6 +20,7 @@ from scorer.numeric import exp
 from scorer.reader import Reader
 from scorer.reduction import RawReduction, RowRequests, reduce_host
 from scorer.shapes import Batch, Layout
+from tests.sharing import one_bit, share_on_cpu
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -188,4 +189,16 @@ FAULTS = (
             }
         ),
     ),
+)
+
+
+def _shared_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a bit behind every shared prefix: on the CPU sharing is planted with it."""
+    share_on_cpu(monkeypatch, one_bit)
+
+
+SHARING_FAULT = Fault(
+    "a read that shares its prefix has another bit",
+    _shared_bit,
+    frozenset({"shared-prefix", "hidden-states", "fresh-process"}),
 )

@@ -69,6 +69,7 @@ def exact_attention(monkeypatch: pytest.MonkeyPatch, change: Change | None = Non
 
 
 def one_bit(hidden: torch.Tensor, prefix: int) -> None:
-    """Change the last bit of one value of every segment that has a prefix."""
+    """Change the last bit of every value of a segment that has a prefix."""
     if prefix:
-        hidden.view(torch.int32 if hidden.element_size() == 4 else torch.int16)[-1, 0] ^= 1
+        bits = hidden.view(torch.int32 if hidden.element_size() == 4 else torch.int16)
+        bits ^= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from scorer.errors import DeviceError, InputError, IsolationError, UsageError
 from scorer.tally import Tally
 from tests.checks import NAMES, NEEDS_CUDA, PROOFS, outcome_of, scenario, subject_of
 from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
-from tests.faults import FAULTS, Fault, float_atomics
+from tests.faults import FAULTS, SHARING_FAULT, Fault, float_atomics
 from tests.models import write_model
 from tests.random_model import write_random_checkpoint
+from tests.sharing import share_on_cpu
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +103,53 @@ def test_a_planted_fault(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, faul
 
 
 def test_every_scenario_is_seen_to_fail() -> None:
-    assert set().union(*(fault.found_by for fault in FAULTS)) == set(PROOFS) - NEEDS_CUDA
+    found = set().union(*(fault.found_by for fault in (*FAULTS, SHARING_FAULT)))
+    assert found == set(PROOFS) - NEEDS_CUDA | {"shared-prefix"}
+
+
+# -- reads of one record that share their prefix, on the CPU by an attention of the tests' own
+
+
+def test_nothing_wrong_with_sharing(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_on_cpu(monkeypatch)
+    outcome = outcome_of(subject_of(tiny_model))
+
+    assert outcome.passed, [(r.scenario.name, r.reason) for r in outcome.of(Status.failed)]
+    (result,) = (r for r in outcome.results if r.scenario.name == "shared-prefix")
+    assert result.status is Status.passed
+    assert result.tally.comparisons > 500
+    (note,) = result.tally.notes
+    assert re.fullmatch(r"[\d,]+ tokens were not computed again", note)
+
+
+def test_sharing_that_is_not_exact(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SHARING_FAULT.plant(monkeypatch)
+    outcome = outcome_of(subject_of(tiny_model))
+
+    failed = {result.scenario.name for result in outcome.of(Status.failed)}
+    assert failed == SHARING_FAULT.found_by
+    (result,) = (r for r in outcome.results if r.scenario.name == "shared-prefix")
+    assert 0 < result.tally.mismatches < result.tally.comparisons
+    assert any("prompt" in example for example in result.tally.examples)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "on cpu nothing is shared: sdpa by segment computes other bits for a prefix"),
+        ({"shared_prefix": False}, "--no-shared-prefix"),
+        ({"isolation": "alone"}, "--isolation alone"),
+        ({"rows_per_forward": 1}, "nothing could be shared in forwards of 128 tokens and at most"),
+    ],
+)
+def test_why_nothing_is_shared(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reason: str
+) -> None:
+    if options:
+        share_on_cpu(monkeypatch)
+    (result,) = outcome_of(subject_of(tiny_model, **options), [scenario("shared-prefix")]).results
+    assert result.status is Status.not_run
+    assert reason in result.reason
 
 
 def test_one_ulp_is_told_in_nats(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +359,8 @@ def test_a_device_that_fails_ends_the_check(
 def test_names_are_stable_and_described() -> None:
     assert NAMES == (
         *("repeat", "company", "position", "contents", "partner-lengths", "lengths", "shuffled"),
-        *("requests", "chat-turn", "fresh-process", "hidden-states", "reduction", "graph"),
-        *("alone", "control"),
+        *("requests", "chat-turn", "fresh-process", "shared-prefix", "hidden-states", "reduction"),
+        *("graph", "alone", "control"),
     )
     assert all(len(scenario.about) > 20 for scenario in SCENARIOS)
     assert [s.name for s in SCENARIOS if s.kind is not Kind.proof] == ["alone", "control"]
