@@ -16,6 +16,9 @@ from scorer.errors import ErrorCode, RowError
 # Fixed, so that what is accepted does not depend on how much of the call stack is in use.
 MAX_DEPTH: Final = 128
 
+# As ints: of one byte Python looks for the byte, of bytes for a substring, which takes longer.
+_BACKSLASH: Final = ord("\\")
+_OPENING: Final = (ord("["), ord("{"))
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _AT_BYTE: Final = re.compile(r"(.*) \(byte (\d+)\)$")
 # A string to its end (or the line's), or one bracket.
@@ -70,6 +73,17 @@ def check_text(data: bytes, max_depth: int = MAX_DEPTH) -> None:
     _check_surrogates(data)
 
 
+def is_plain(data: bytes) -> bool:
+    """Whether ``check_text`` finds nothing in ``data``, where that can be told at a glance."""
+    return (
+        (_BACKSLASH not in data or b"\\u" not in data or _MAYBE_SURROGATE.search(data) is None)
+        and (
+            len(data) <= MAX_DEPTH or data.count(_OPENING[0]) + data.count(_OPENING[1]) <= MAX_DEPTH
+        )
+        and (data.isascii() or _is_utf8(data))
+    )
+
+
 def value_of(raw: msgspec.Raw, where: str) -> object:
     """The value of ``raw``; ints stay exact, whatever their size.
 
@@ -121,6 +135,14 @@ def _check_utf8(data: bytes) -> None:
             f"a line is UTF-8, got 0x{data[error.start]:02x} at byte {error.start} "
             f"({error.reason}); save the file as UTF-8",
         ) from None
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_depth(data: bytes, max_depth: int) -> None:

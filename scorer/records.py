@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from scorer.errors import ErrorCode, RowError
-from scorer.jsonline import cut, object_fields, quoted, shown, value_of
+from scorer.jsonline import cut, is_plain, object_fields, quoted, shown, value_of
 
 # Of whole-vocabulary requests nothing good comes: an entry is about 100 bytes of JSON, so this
 # many are 2 MB for every position read. It stays below every Qwen3 vocabulary (151,669 ids).
@@ -44,11 +45,16 @@ KNOWN_KEYS: Final = (
     "prompt_logprobs",
 )
 
+_LEAST_ID: Final = -(2**63)
+_LARGEST_ID: Final = 2**64 - 1
 _LONGEST_TYPO: Final = max(map(len, KNOWN_KEYS)) + 1
 _NULL: Final = msgspec.Raw(b"null")
 
+_TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+_TopK = Annotated[int, Meta(ge=0, le=MAX_TOP_K)]
 
-class Message(msgspec.Struct, frozen=True):
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a chat; ``role`` is one of :data:`ROLES`."""
 
     role: str
@@ -89,13 +95,133 @@ class BadLine:
     extra: Mapping[str, msgspec.Raw] = field(default_factory=dict)
 
 
+class _Given(msgspec.Struct, frozen=True):
+    """The known keys of an object as they are given, null like left out."""
+
+    id: str | int | None = None
+    prompt: str | None = None
+    messages: Annotated[tuple[Message, ...], Meta(min_length=1)] | None = None
+    prompt_token_ids: Annotated[tuple[_TokenId, ...], Meta(min_length=1)] | None = None
+    question: str | None = None
+    state: msgspec.Raw = _NULL
+    options: Annotated[tuple[str, ...], Meta(min_length=1)] | None = None
+    label: str | int | None = None
+    targets: tuple[_TokenId | str, ...] | None = None
+    logprobs: _TopK | None = None
+    prompt_logprobs: _TopK | None = None
+
+
+class _OnlyGiven(_Given, frozen=True, forbid_unknown_fields=True):
+    """The same of an object that has no other keys."""
+
+
+class _Id(msgspec.Struct, frozen=True):
+    id: str | int | None = None
+
+
+_ID: Final = msgspec.json.Decoder(_Id)
+_GIVEN: Final = msgspec.json.Decoder(_Given)
+_ONLY_GIVEN: Final = msgspec.json.Decoder(_OnlyGiven)
+
+
 def parse_line(data: bytes, line: int) -> Record | BadLine:
     """The record on one line (``data`` without BOM; a line ending may be there)."""
+    record = _parsed_at_once(data, line) if is_plain(data) else None
+    return _parsed_by_key(data, line) if record is None else record
+
+
+def line_id(data: bytes, line: int) -> str | int | None:
+    """The id that :func:`parse_line` gives this line, at a fraction of its cost."""
+    if is_plain(data):
+        try:
+            id_ = _ID.decode(data).id
+        except msgspec.MsgspecError:
+            pass  # the other way knows what this is
+        else:
+            if isinstance(id_, str):
+                return id_
+            if id_ is None:
+                return line
+    try:
+        return _id(_fields(data), line)
+    except RowError:
+        return None
+
+
+def _parsed_at_once(data: bytes, line: int) -> Record | None:
+    """The record on a plain line, decoded in one go; None where ``_parsed_by_key`` has to look.
+
+    What is accepted here is a record by the other way too, and the same one.
+    """
+    given, extra = _decoded(data)
+    if given is None or not _is_record(given):
+        return None
+    options, label = given.options, given.label
+    if label is None:
+        gold_index = None
+    elif options is None:
+        return None
+    elif isinstance(label, str) and options.count(label) == 1:
+        gold_index = options.index(label)
+    elif isinstance(label, int) and 0 <= label < len(options):
+        gold_index = label
+    else:
+        return None
+    return Record(
+        line=line,
+        id=line if given.id is None else given.id,
+        prompt=given.prompt,
+        messages=given.messages,
+        prompt_token_ids=given.prompt_token_ids,
+        question=given.question,
+        state=None if given.state == _NULL else _state_of(given.state),
+        options=options,
+        label=label,
+        gold_index=gold_index,
+        targets=given.targets or (),
+        logprobs=given.logprobs,
+        prompt_logprobs=given.prompt_logprobs,
+        extra=extra,
+    )
+
+
+def _decoded(data: bytes) -> tuple[_Given | None, dict[str, msgspec.Raw]]:
+    """The known keys, and the others; None where one of them is not as it should be."""
+    try:
+        return _ONLY_GIVEN.decode(data), {}
+    except msgspec.MsgspecError as error:
+        if "unknown field" not in str(error):
+            return None, {}
+    try:
+        given = _GIVEN.decode(data)
+    except msgspec.MsgspecError:
+        return None, {}
+    extra = _extra(object_fields(data))
+    typo = any(len(key) <= _LONGEST_TYPO and _meant(key) for key in extra)
+    return (None if typo else given), extra
+
+
+def _is_record(given: _Given) -> bool:
+    """Whether the keys go together, each of which is as it should be; but for the label."""
+    prompts = (given.prompt, given.messages, given.prompt_token_ids, given.question)
+    if prompts.count(None) != len(prompts) - 1:
+        return False
+    if isinstance(given.id, int) and not _LEAST_ID <= given.id <= _LARGEST_ID:
+        return False
+    if given.question is not None:
+        return given.options is not None and MIN_LETTERED <= len(given.options) <= MAX_LETTERED
+    if given.messages is not None and any(own.role not in ROLES for own in given.messages):
+        return False
+    return bool(given.state == _NULL)
+
+
+def _parsed_by_key(data: bytes, line: int) -> Record | BadLine:
+    """The record on one line, or what is wrong with it, one key after the other."""
     id_: str | int | None = None
     extra: dict[str, msgspec.Raw] = {}
     try:
         fields = _fields(data)
-        extra = {key: _carried(raw) for key, raw in fields.items() if key not in KNOWN_KEYS}
+        extra = _extra(fields)
         id_ = _id(fields, line)
         return _record(fields, line, id_, extra)
     except RowError as error:
@@ -104,18 +230,14 @@ def parse_line(data: bytes, line: int) -> Record | BadLine:
         return BadLine(line, id_, error.with_traceback(None), extra)
 
 
-def line_id(data: bytes, line: int) -> str | int | None:
-    """The id that :func:`parse_line` gives this line, at a fraction of its cost."""
-    try:
-        return _id(_fields(data), line)
-    except RowError:
-        return None
-
-
 def _fields(data: bytes) -> dict[str, msgspec.Raw]:
     """The object's values by key, without the known keys that are null."""
     fields = object_fields(data)
     return {key: raw for key, raw in fields.items() if raw != _NULL or key not in KNOWN_KEYS}
+
+
+def _extra(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    return {key: _carried(raw) for key, raw in fields.items() if key not in KNOWN_KEYS}
 
 
 def _value(fields: Mapping[str, msgspec.Raw], key: str) -> object:
@@ -130,7 +252,7 @@ def _id(fields: Mapping[str, msgspec.Raw], line: int) -> str | int:
         return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong_type("$.id", "string or int", value)
-    if not -(2**63) <= value < 2**64:
+    if not _LEAST_ID <= value <= _LARGEST_ID:
         raise RowError(
             ErrorCode.INVALID_VALUE,
             f"$.id: an int has at most 64 bits, got {shown(value)}; write it as a string",
@@ -238,8 +360,13 @@ def _state(fields: Mapping[str, msgspec.Raw]) -> str | msgspec.Raw | None:
             "$.state: state belongs to a question, got none; "
             "add question and options, or rename the key to carry it along",
         )
-    raw = fields["state"]
-    return _text(fields, "state") if memoryview(raw)[0] == ord('"') else raw.copy()
+    return _state_of(fields["state"])
+
+
+def _state_of(raw: msgspec.Raw) -> str | msgspec.Raw:
+    if memoryview(raw)[0] == ord('"'):
+        return _string(value_of(raw, "$.state"), "$.state")
+    return raw.copy()
 
 
 def _options(fields: Mapping[str, msgspec.Raw], *, lettered: bool) -> tuple[str, ...] | None:

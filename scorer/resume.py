@@ -18,10 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from scorer.errors import RowError, UsageError
+from scorer.lines import End
 from scorer.manifest import Json
 from scorer.output import RowFile
 from scorer.rows import RowDigest
-from scorer.source import Counts, End, Source
+from scorer.source import Counts, Source
 
 TAIL: Final = 64
 """Rows that are scored again before another driver's rows follow them."""

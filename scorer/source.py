@@ -1,13 +1,12 @@
 """Where records come from: a file (compressed or not), a pipe or stdin, read twice.
 
 The first pass, before any model is loaded, finds duplicate ids, counts, and hashes the bytes.
-The second yields the records in order. Both stream: memory holds one line, and in the first
-pass 8 bytes a record besides.
+The second yields the records in order. Both stream: memory holds one piece of the input (see
+``lines``), and in the first pass 8 bytes a record besides.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
@@ -19,7 +18,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
@@ -28,17 +26,14 @@ import numpy.typing as npt
 
 from scorer.compression import damage, decompressed
 from scorer.errors import ErrorCode, InputError, RowError
+from scorer.lines import LONGEST_LINE, Digest, End, Lines, pieces
 from scorer.records import BadLine, Record, line_id, parse_line
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_BOM: Final = b"\xef\xbb\xbf"
-_JSON_SPACE: Final = b" \t\r\n"
 _BUFFER: Final = 1 << 20
-# A line that is longer is never held: a few bytes of a compressed file can stand for terabytes.
-LONGEST_LINE: Final = 1 << 28
-_TOO_LONG: Final = b"too long, and no JSON"
+_64_BITS: Final = (1 << 64) - 1
 # Ids compared exactly in one look at the file: bounds the memory whatever is repeated.
 _COMPARED_AT_ONCE: Final = 4096
 
@@ -55,15 +50,6 @@ class Counts:
     records: int
     unparsable: int
     blank: int
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a line: its number, and all bytes up to there with their hex SHA-256."""
-
-    line: int
     bytes: int
     sha256: str
 
@@ -129,19 +115,15 @@ class Source:
 
         Raises :class:`InputError`, naming both lines, where two records have one id.
         """
-        read = _Read()
+        read = Digest()
         hashes = array("Q")
         unparsable = blank = 0
-        for number, data in self._lines(read):
-            content = _content(data, number)
-            if not content:
-                blank += 1
-                continue
-            id_ = line_id(content, number)
-            if id_ is None:
-                unparsable += 1
-            else:
-                hashes.append(_id_hash(str(id_)))
+        for lines in self._pieces():
+            read = lines.after
+            ids = _ids(lines)
+            unparsable += ids.count(None)
+            blank += lines.count - len(ids)
+            hashes.extend([_id_hash(str(id_)) for id_ in ids if id_ is not None])
         records = len(hashes) + unparsable
         self._report_repeated(_repeated(hashes))
         self._counts = Counts(records, unparsable, blank, read.bytes, read.sha256.hexdigest())
@@ -156,26 +138,29 @@ class Source:
         :meth:`check_ids` exactly the bytes it saw are read: what was appended since is not. Raises
         :class:`InputError` at the end if these bytes changed.
         """
-        count = None if limit is None else max(limit - start, 0)
-        return islice(self._records(start, marks), count)
+        for lines in self.lines(limit, start=start, marks=marks):
+            yield from parsed(lines)
 
-    def _records(self, start: int, marks: Marks | None) -> Iterator[Record | BadLine]:
+    def lines(
+        self, limit: int | None = None, *, start: int = 0, marks: Marks | None = None
+    ) -> Iterator[Lines]:
+        """The lines of what ``records`` yields, and blank ones among them."""
         counts = self._counts
-        read = _Read()
-        to_skip = start
-        for number, data in self._lines(read, None if counts is None else counts.bytes):
-            content = _content(data, number)
-            if not content:
-                continue
-            if to_skip:
-                to_skip -= 1
-                continue
-            if marks is not None:
-                marks.put(number, read)
-            if data is _TOO_LONG:
-                yield BadLine(number, None, _too_long())
-            else:
-                yield parse_line(content, number)
+        total = sys.maxsize if counts is None else counts.records
+        end = total if limit is None else limit
+        at = 0
+        read = Digest()
+        for lines in self._pieces(None if counts is None else counts.bytes):
+            read = lines.after
+            first, at = at, at + lines.records
+            if max(first, start) < min(at, end):
+                if first < start or end < at:
+                    lines = lines.cut(max(start - first, 0), end - first)  # noqa: PLW2901
+                if marks is not None:
+                    marks.put(lines)
+                yield lines
+            if end <= at and end < total:
+                return
         if counts is not None and read.sha256.hexdigest() != counts.sha256:
             raise InputError(
                 f"{self.name}: changed while it was read (sha256 was {counts.sha256}, is "
@@ -184,10 +169,13 @@ class Source:
 
     def end_of(self, record: int) -> End | None:
         """Where record number ``record``, from 0, ends; None: there is none."""
-        read = _Read()
-        places = (number for number, data in self._lines(read) if _content(data, number))
-        line = next(islice(places, record, None), None)
-        return None if line is None else End(line, read.bytes, read.sha256.hexdigest())
+        for lines in self._pieces():
+            count = lines.records
+            if record < count:
+                (line,) = (number for number, _ in lines.cut(record, record + 1).contents())
+                return lines.end_of(line)
+            record -= count
+        return None
 
     def prefix_sha256(self, size: int) -> str | None:
         """The hash of the first ``size`` bytes, None where no line ends there.
@@ -195,41 +183,20 @@ class Source:
         A line ends before its newline too: the last line of a file that has grown since may have
         had none.
         """
-        read = _Read()
-        before = read.sha256.copy()
-        at = 0
-        for _, data in self._lines(read):
-            if read.bytes >= size:
-                if read.bytes == size:
-                    return read.sha256.hexdigest()
-                content = data.rstrip(b"\r\n")
-                before.update(content)
-                return before.hexdigest() if at + len(content) == size else None
-            before, at = read.sha256.copy(), read.bytes
-        return before.hexdigest() if size == at else None
+        for lines in self._pieces():
+            if lines.after.bytes >= size:
+                return lines.prefix_sha256(size)
+        return None if size else Digest().sha256.hexdigest()
 
-    def _lines(self, read: _Read, size: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Physical lines from 1, endings kept, of the first ``size`` bytes; ``_TOO_LONG`` for
-        those that are longer than ``LONGEST_LINE``. ``read`` is up to date at every line.
-        """
-        left = sys.maxsize if size is None else size
+    def _pieces(self, size: int | None = None) -> Iterator[Lines]:
+        """All lines of the first ``size`` bytes."""
         number = 0
         with reading(self.name):
             stream = decompressed(_FromStart(self._file.fileno()), self._suffix, self.name)
             try:
-                while data := stream.readline(min(LONGEST_LINE, left)):
-                    number += 1
-                    read.add(data)
-                    left -= len(data)
-                    if len(data) == LONGEST_LINE and not data.endswith(b"\n"):
-                        while left and not data.endswith(b"\n"):
-                            data = stream.readline(min(_BUFFER, left))
-                            if not data:
-                                break
-                            read.add(data)
-                            left -= len(data)
-                        data = _TOO_LONG
-                    yield number, data
+                for lines in pieces(stream, size):
+                    yield lines
+                    number = lines.first + lines.count - 1
             except damage() as error:
                 where = at_line(self.name, number + 1, "can't be decompressed")
                 raise InputError(
@@ -240,9 +207,9 @@ class Source:
         for start in range(0, len(repeated), _COMPARED_AT_ONCE):
             candidates = set(repeated[start : start + _COMPARED_AT_ONCE].tolist())
             first: dict[str, int] = {}
-            for number, data in self._lines(_Read()):
-                content = _content(data, number)
-                id_ = line_id(content, number) if content else None
+            numbered = (pair for lines in self._pieces() for pair in lines.contents())
+            for number, content in numbered:
+                id_ = line_id(content, number)
                 if id_ is None or _id_hash(str(id_)) not in candidates:
                     continue
                 text = str(id_)
@@ -292,49 +259,41 @@ class _FromStart(io.RawIOBase):
         return len(data)
 
 
-class _Read:
-    """How many bytes were read, and their hash."""
-
-    __slots__ = ("bytes", "sha256")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.sha256 = hashlib.sha256()
-
-    def add(self, data: bytes) -> None:
-        self.bytes += len(data)
-        self.sha256.update(data)
-
-
 class Marks:
-    """Where the records end that were read of late."""
+    """The lines that were read of late, up to the last one whose row is written."""
 
     def __init__(self) -> None:
-        self._ends: deque[tuple[int, int, hashlib._Hash]] = deque()
-        self._passed: tuple[int, int, hashlib._Hash] | None = None
+        self._lines: deque[Lines] = deque()
+        self._passed: int | None = None
 
-    def put(self, line: int, read: _Read) -> None:
-        """Note that the record of ``line`` has been read."""
-        self._ends.append((line, read.bytes, read.sha256.copy()))
+    def put(self, lines: Lines) -> None:
+        """Note what has been read."""
+        self._lines.append(lines)
 
     def pass_by(self, line: int) -> None:
-        """Let go of what lies before the end of ``line``, whose row is written."""
-        while self._ends and self._ends[0][0] <= line:
-            self._passed = self._ends.popleft()
+        """Let go of what lies before ``line``, whose row is written."""
+        self._passed = line
+        while len(self._lines) > 1 and self._lines[1].first <= line:
+            self._lines.popleft()
 
     def passed(self) -> End | None:
         """The end that was passed last; None before any."""
-        if self._passed is None:
-            return None
-        line, size, sha256 = self._passed
-        return End(line, size, sha256.hexdigest())
+        return None if self._passed is None else self._lines[0].end_of(self._passed)
 
 
-def _content(data: bytes, number: int) -> bytes:
-    """A line without BOM and ending; empty if there is nothing but JSON's white space."""
-    if number == 1:
-        data = data.removeprefix(_BOM)
-    return data.strip(_JSON_SPACE)
+def parsed(lines: Lines) -> Iterator[Record | BadLine]:
+    """Yield the record on each line, in order."""
+    if lines.too_long:
+        yield BadLine(lines.first, None, _too_long())
+    for number, content in lines.contents():
+        yield parse_line(content, number)
+
+
+def _ids(lines: Lines) -> list[str | int | None]:
+    """The id of each record, None for those that have none."""
+    if lines.too_long:
+        return [None]
+    return [line_id(content, number) for number, content in lines.contents()]
 
 
 def _too_long() -> RowError:
@@ -345,7 +304,7 @@ def _too_long() -> RowError:
 
 
 def _id_hash(id_: str) -> int:
-    return int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "little")
+    return hash(id_) & _64_BITS
 
 
 def _repeated(hashes: array[int]) -> npt.NDArray[np.uint64]:

@@ -32,11 +32,15 @@ class Counts:
     forwards: int = 0
     reads: int = 0
     real_tokens: int = 0
+    shared_tokens: int = 0
     forward_tokens: int = 0
 
     @property
     def fill(self) -> float | None:
         return self.real_tokens / self.forward_tokens if self.forward_tokens else None
+
+    def describe_sharing(self) -> str:
+        return "nothing is shared"
 
 
 @dataclass(slots=True)

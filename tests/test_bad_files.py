@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import source as source_module
+from scorer import lines
 from scorer.errors import InputError
 from scorer.records import BadLine, Record
 from scorer.source import Counts, Source
@@ -184,8 +184,8 @@ def test_zstd_that_is_missing_says_how_to_get_it(
 def test_a_line_that_is_longer_than_any_record_is_never_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(source_module, "_BUFFER", 64)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(lines, "PIECE", 64)
     fits = b'{"id": "fits", "prompt": "%s"}\n' % (b"x" * 971)
     long = b'{"id": "long", "prompt": "%s"}\n' % (b"x" * 5000)
     path = tmp_path / "in.jsonl"

@@ -17,14 +17,13 @@ import torch
 
 from scorer.job import Job
 from scorer.progress import Reporter
-from scorer.reader import InFlight, Reader
+from scorer.reader import Reader
 from scorer.reduction import RowRequests
 from scorer.rows import RowDigest, encode_score
 from scorer.scoring import Scorer
-from scorer.shapes import Batch, BatchShape
 from scorer.source import Source
 from scorer.summary import Summary
-from scorer.tables import ReadResult, join_requests
+from scorer.tables import ReadResult
 from tests.commands import (
     RECORDS,
     Bench,
@@ -33,6 +32,7 @@ from tests.commands import (
     run,
     write_lines,
 )
+from tests.model_free import Flight, ModelFreeReader
 from tests.models import N_IDS, copy_model, edit_weights
 
 
@@ -355,21 +355,10 @@ def test_a_full_disk_is_one_line(bench: Bench) -> None:
     refused(done, f"{many}.out: can't be written: File too large; make room, or write elsewhere")
 
 
-class InstantReader:
+class InstantReader(ModelFreeReader):
     """Stands for a reader: answers at once, keeps nothing."""
 
-    def __init__(self) -> None:
-        self.shape = BatchShape(512, 32)
-        self.alone = False
-        self.max_device_k = None
-
-    def launch(self, batch: Batch) -> InFlight:
-        return InFlight(batch, join_requests([read.requests for read in batch.reads]))
-
-    def wait(self, flight: InFlight) -> None:
-        """The answer is there at once."""
-
-    def results(self, flight: InFlight) -> list[ReadResult]:
+    def results(self, flight: Flight) -> list[ReadResult]:
         return [answered(read.requests) for read in flight.batch.reads]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scorer import records
 from scorer.errors import ErrorCode
 from scorer.records import (
     KNOWN_KEYS,
@@ -512,6 +513,19 @@ def test_any_object_gives_a_record_or_an_error_row(fields: dict[str, Any], ascii
     if "label" in given_:
         assert parsed.gold_index is not None
         assert given_["label"] in (parsed.gold_index, given_["options"][parsed.gold_index])
+
+
+@settings(max_examples=500, deadline=None)
+@given(record_like, st.booleans())
+def test_decoded_in_one_go_is_decoded_key_by_key(fields: dict[str, Any], ascii_: bool) -> None:
+    data = json.dumps(fields, ensure_ascii=ascii_).encode()
+    by_key = records._parsed_by_key(data, 7)
+    at_once = records._parsed_at_once(data, 7)
+    if isinstance(by_key, BadLine):
+        assert at_once is None
+    else:
+        assert at_once == by_key
+        assert type(at_once.state) is type(by_key.state)
 
 
 @settings(max_examples=250, deadline=None)

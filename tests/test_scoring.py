@@ -53,10 +53,9 @@ class Watched(ModelFreeReader):
 
 
 def rows(scorer: Scorer) -> tuple[list[Score], DeviceError | None]:
-    got = []
+    got: list[Score] = []
     try:
-        for row in scorer.score(RECORDS):
-            got.append(row)
+        got.extend(scorer.score(RECORDS))
     except DeviceError as error:
         return got, error
     return got, None
