@@ -17,10 +17,11 @@ import torch
 
 from scorer.job import Job
 from scorer.progress import Reporter
-from scorer.reader import Reader
+from scorer.reader import InFlight, Reader
 from scorer.reduction import RowRequests
 from scorer.rows import RowDigest, encode_score
 from scorer.scoring import Scorer
+from scorer.shapes import Batch
 from scorer.source import Source
 from scorer.summary import Summary
 from scorer.tables import ReadResult
