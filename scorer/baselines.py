@@ -7,9 +7,10 @@ position's logits, no cache, no mask where nothing is padded, nothing waited for
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ import torch
 from msgspec import UNSET
 
 from scorer.packing import Packer
-from scorer.reader import InFlight, Reader
+from scorer.reader import InFlight, ReadCounts, Reader
 from scorer.records import parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
@@ -33,12 +34,14 @@ class Run:
     """What one run over some reads gave.
 
     logprobs: float64 ``[reads, targets]``, in the order of the reads. forwards: how many were run.
-    forward_tokens: the tokens they computed, padding and filler included.
+    forward_tokens: the tokens they computed, padding and filler included. shared_tokens: those of
+    the reads that were not computed again.
     """
 
     logprobs: npt.NDArray[np.float64]
     forwards: int
     forward_tokens: int
+    shared_tokens: int = 0
 
 
 def one_at_a_time(plain: Any, reads: Sequence[Read]) -> Run:
@@ -107,32 +110,58 @@ def _to(plain: Any, array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array).to(plain.device)
 
 
-def packed(reader: Reader, reads: Sequence[Read]) -> Run:
-    """Compute reads in isolation, as ``Scorer`` does: pack, wait, launch the next, take results."""
-    forwards, computed = reader.counts.forwards, reader.counts.forward_tokens
+def packed(reader: Reader, reads: Sequence[Read], records: Sequence[int] | None = None) -> Run:
+    """Compute reads in isolation, as ``Scorer`` does: pack, launch, take the oldest's results.
+
+    records: which record each read is of; those of one that come in a row share their prefix. None
+    where each is of its own.
+    """
+    before = replace(reader.counts)
     logprobs = np.full((len(reads), len(reads[0].requests.target_ids)), np.nan)
-    flight: InFlight | None = None
-    for batch in chain(_batches(reader, reads), [None]):
-        last = flight
-        if last is not None:
-            reader.wait(last)
-        flight = None if batch is None else reader.launch(batch)
-        if last is not None:
-            for key, result in zip(last.batch.keys, reader.results(last), strict=True):
+    flights: deque[InFlight] = deque()
+
+    def turn(batch: Batch | None) -> None:
+        oldest = None
+        if flights and (batch is None or len(flights) >= reader.depth):
+            oldest = flights.popleft()
+            reader.wait(oldest)
+        if batch is not None:
+            flights.append(reader.launch(batch))
+        if oldest is not None:
+            for key, result in zip(oldest.batch.keys, reader.results(oldest), strict=True):
                 logprobs[key] = result.target_logprob
-    counts = reader.counts
-    return Run(logprobs, counts.forwards - forwards, counts.forward_tokens - computed)
+
+    for batch in _batches(reader, reads, records):
+        turn(batch)
+    while flights:
+        turn(None)
+    return _since(before, reader, logprobs)
 
 
-def _batches(reader: Reader, reads: Sequence[Read]) -> Iterator[Batch]:
+def _batches(
+    reader: Reader, reads: Sequence[Read], records: Sequence[int] | None
+) -> Iterator[Batch]:
     window = _WINDOW_FORWARDS * reader.shape.tokens
     packer = Packer(reader.shape, alone=reader.alone, window=window, share=reader.share)
-    for key, read in enumerate(reads):
-        packer.add([key], [read])
+    places = range(len(reads))
+    for _, own in groupby(places, key=(places if records is None else records).__getitem__):
+        keys = list(own)
+        packer.add(keys, [reads[key] for key in keys])
         while packer.full:
             yield packer.pop()
     while len(packer):
         yield packer.pop()
+
+
+def _since(before: ReadCounts, reader: Reader, logprobs: npt.NDArray[np.float64]) -> Run:
+    """Return what a reader has done since its counts were these."""
+    counts = reader.counts
+    return Run(
+        logprobs,
+        counts.forwards - before.forwards,
+        counts.forward_tokens - before.forward_tokens,
+        counts.shared_tokens - before.shared_tokens,
+    )
 
 
 def as_lines(reads: Sequence[Read]) -> list[bytes]:
@@ -148,16 +177,18 @@ def as_lines(reads: Sequence[Read]) -> list[bytes]:
     ]
 
 
-def scored(scorer: Scorer, lines: Sequence[bytes]) -> Run:
-    """Score lines of input and spell their rows, as ``scorer score`` does between its files."""
-    counts = scorer.reader.counts
-    forwards, computed = counts.forwards, counts.forward_tokens
-    records = (parse_line(line, number) for number, line in enumerate(lines, start=1))
+def scored(scorer: Scorer, lines: Sequence[bytes], records: Sequence[int] | None = None) -> Run:
+    """Score lines of input and spell their rows, as ``scorer score`` does between its files.
+
+    records: which record each line is of, as ``scorer compare`` asks it; None for each of its own.
+    """
+    before = replace(scorer.reader.counts)
+    numbers = range(len(lines)) if records is None else records
+    parsed = (parse_line(line, 1 + number) for line, number in zip(lines, numbers, strict=True))
     logprobs = []
-    for row in scorer.score(records):
+    for row in scorer.score(parsed, together=True):
         encode_score(row)
         if row.targets is UNSET:
             raise ValueError(f"line {row.line} can't be scored: {row.error}")
         logprobs.append([target.logprob for target in row.targets])
-    values = np.array(logprobs, dtype=np.float64)
-    return Run(values, counts.forwards - forwards, counts.forward_tokens - computed)
+    return _since(before, scorer.reader, np.array(logprobs, dtype=np.float64))

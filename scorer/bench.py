@@ -28,7 +28,7 @@ from scorer.bench_start import SEED, Started, start
 from scorer.errors import UsageError
 from scorer.shapes import BatchShape, Read
 from scorer.sizes import SIZES, layer_parameters
-from scorer.workloads import NAMES, Workload
+from scorer.workloads import NAMES, ORDERINGS, Orderings, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from scorer.model import DeviceName, DtypeName
     from scorer.progress import Reporter
 
-Prompts = Literal["60", "170", "mix", "all"]
+Prompts = Literal["60", "170", "mix", "orderings", "all"]
 Runner = Callable[[Sequence[int]], "Run"]
 """Scores the reads of a workload that have these indices."""
 
@@ -77,6 +77,7 @@ def run(
     prompts: Prompts = "all",
     forwards: int = 50,
     rounds: int = 3,
+    orderings: Orderings = ORDERINGS,
     tokens_per_forward: int | None = None,
     rows_per_forward: int | None = None,
     reporter: Reporter,
@@ -85,8 +86,9 @@ def run(
 
     shape: a key of SIZES, weights drawn at random; model: a folder or hub id; neither: a shape that
     suits the device. forwards: every timed round has at least this many forwards' worth of real
-    tokens, but for the reads that are run one at a time. A baseline that runs out of memory is
-    reported as that. Raises UsageError, ModelError, IsolationError, DeviceError.
+    tokens, but for the reads that are run one at a time. orderings: what the prompts of that name
+    are like; ``all`` leaves them out where nothing can be shared. A baseline that runs out of
+    memory is reported as that. Raises UsageError, ModelError, IsolationError, DeviceError.
     """
     if shape is not None and model is not None:
         raise UsageError("--shape draws weights and --model loads them: give one of them")
@@ -100,7 +102,10 @@ def run(
     reporter.say(f"{qwen3.checkpoint.name} on {_name(qwen3.device)}: ready to time")
     ceilings: list[float] = []
     timed: list[tuple[Workload, list[_Turns]]] = []
-    for name in NAMES if prompts == "all" else (prompts,):
+    every = [name for name in NAMES if name != "orderings" or reader.share]
+    if prompts == "orderings" and not reader.share:
+        reporter.say("nothing can be shared on this device: orderings are timed apart only")
+    for name in every if prompts == "all" else (prompts,):
         workload = workloads.make(
             name,
             reader.shape,
@@ -108,6 +113,7 @@ def run(
             n_ids=reader.n_ids,
             max_tokens=qwen3.checkpoint.max_tokens,
             seed=SEED,
+            orderings=orderings,
         )
         turns = _turns(started, workload)
         for one in turns:
@@ -168,9 +174,19 @@ def _turns(started: Started, workload: Workload) -> list[_Turns]:
         "padded": lambda indices: baselines.padded(plain, some(indices), reader.shape.tokens),
         "packed": lambda indices: baselines.packed(reader, some(indices)),
     }
+
+    def records(indices: Sequence[int]) -> list[int]:
+        return [index // workload.together for index in indices]
+
+    if workload.together > 1 and reader.share:
+        runners["shared"] = lambda indices: baselines.packed(
+            reader, some(indices), records(indices)
+        )
     if (scorer := started.scorer) is not None:
         lines = baselines.as_lines(reads)
-        runners["scored"] = lambda indices: baselines.scored(scorer, [lines[i] for i in indices])
+        runners["scored"] = lambda indices: baselines.scored(
+            scorer, [lines[index] for index in indices], records(indices)
+        )
     turns = []
     for way, runner in runners.items():
         every = range(len(reads))
@@ -235,19 +251,24 @@ def _profile(one: _Turns, workload: Workload, tokens: int) -> None:
 def _compared(
     workload: Workload, turns: Sequence[_Turns], parameters: int, ceiling: float
 ) -> Comparison:
-    packed = next(one for one in turns if one.way == "packed")
+    by_way = {one.way: one for one in turns}
+    packed, shared = by_way["packed"], by_way.get("shared")
     return Comparison(
         prompts=workload.name,
         about=workload.about,
         reads=len(workload.reads),
         tokens=workload.tokens,
         figures=tuple(_figure(one, packed, parameters, ceiling) for one in turns),
-        packed_over={
-            one.way: rate_ratio(len(packed.indices), packed.seconds, len(one.indices), one.seconds)
-            for one in turns
-            if one.way != "packed"
-        },
+        packed_over=_over(packed, [one for one in turns if one.way not in ("packed", "shared")]),
+        shared_over={} if shared is None else _over(shared, [o for o in turns if o is not shared]),
     )
+
+
+def _over(mine: _Turns, others: Sequence[_Turns]) -> dict[Way, float | None]:
+    return {
+        one.way: rate_ratio(len(mine.indices), mine.seconds, len(one.indices), one.seconds)
+        for one in others
+    }
 
 
 def _figure(one: _Turns, packed: _Turns, parameters: int, ceiling: float) -> Figure:
@@ -260,18 +281,20 @@ def _figure(one: _Turns, packed: _Turns, parameters: int, ceiling: float) -> Fig
             tokens=one.tokens,
         )
     rate = one.tokens / median(one.seconds)
+    computed = one.tokens - one.last.shared_tokens
     expected = packed.last.logprobs[np.asarray(one.indices)]
     busy = one.busy_per_token
     return Figure(
         way=one.way,
         reads=len(one.indices),
         tokens=one.tokens,
+        shared_tokens=one.last.shared_tokens,
         forwards=one.last.forwards,
         seconds=tuple(one.seconds),
         reads_per_second=len(one.indices) / median(one.seconds),
         tokens_per_second=rate,
-        share_of_ceiling=share_of_ceiling(parameters, rate, ceiling),
-        fill=one.tokens / one.last.forward_tokens,
+        share_of_ceiling=share_of_ceiling(parameters, rate * computed / one.tokens, ceiling),
+        fill=computed / one.last.forward_tokens,
         gpu_busy=busy * rate if busy else None,
         gpu_busy_reason=None if busy else _why_no_busy(busy),
         peak_memory_bytes=one.peak,

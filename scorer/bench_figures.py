@@ -8,12 +8,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-Way = Literal["one_at_a_time", "padded", "packed", "scored"]
+Way = Literal["one_at_a_time", "padded", "packed", "shared", "scored"]
 
 TITLES: Final[dict[Way, str]] = {
     "one_at_a_time": "transformers, one at a time",
     "padded": "transformers, sorted padded batches",
     "packed": "packed isolated reads",
+    "shared": "packed, each prefix computed once",
     "scored": "packed isolated reads, lines to rows",
 }
 
@@ -21,9 +22,10 @@ TITLES: Final[dict[Way, str]] = {
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """What one way of scoring did with one kind of prompts.
 
-    reads, tokens, forwards: of one timed round; tokens are real ones. seconds: of each round.
-    Rates are those of the median round. fill: real tokens over computed tokens.
-    share_of_ceiling: 2 × layer parameters × tokens / (seconds × ceiling). gpu_busy: seconds in
+    reads, tokens, forwards: of one timed round; tokens are real ones, those of the reads.
+    shared_tokens: of them, what was not computed again. seconds: of each round. Rates are those of
+    the median round. fill: tokens computed for reads over all computed tokens. share_of_ceiling:
+    2 × layer parameters × tokens computed for reads / (seconds × ceiling). gpu_busy: seconds in
     which a kernel or copy ran over seconds of the clock; null with ``gpu_busy_reason``.
     peak_memory_bytes: what torch had allocated on the GPU, weights included; null on the CPU.
     largest_difference: of a target's log-probability from that of the packed read, in nats.
@@ -35,6 +37,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     reads: int
     tokens: int
+    shared_tokens: int = 0
     forwards: int | None = None
     seconds: tuple[float, ...] = ()
     reads_per_second: float | None = None
@@ -51,7 +54,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of prompts, scored in every way.
 
     reads, tokens: of a round. packed_over: reads a second of packed reads over those of the other
-    way, the median of the rounds' ratios; null for a way that ran out of memory.
+    way, the median of the rounds' ratios; null for a way that ran out of memory. shared_over: the
+    same of reads that share their record's prefix; empty where there are none.
     """
 
     prompts: str
@@ -60,6 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     figures: tuple[Figure, ...]
     packed_over: dict[Way, float | None]
+    shared_over: dict[Way, float | None] = {}
 
 
 class Phase(msgspec.Struct, frozen=True):

@@ -45,6 +45,8 @@ def show(report: Report) -> None:
         for figure in comparison.figures:
             if figure.status == "out_of_memory":
                 console.print(f"{TITLES[figure.way]}: {printable(str(figure.reason))}")
+        if comparison.shared_over:
+            console.print(_sharing(comparison))
         console.print()
     table = Table(show_header=False, box=None)
     table.add_column(style="dim")
@@ -68,6 +70,18 @@ def _cells(figure: Figure, comparison: Comparison, rounds: int) -> Iterator[str]
     yield _share(figure.gpu_busy)
     yield "–" if peak is None else f"{peak / 2**30:.1f}"
     yield f"{rounds} × {figure.reads:,}"
+
+
+def _sharing(comparison: Comparison) -> str:
+    """Say what computing each prefix once is worth, and whether it moved a bit."""
+    (shared,) = (figure for figure in comparison.figures if figure.way == "shared")
+    over = [
+        f"{ratio:.2f} × {TITLES[way]}"
+        for way, ratio in comparison.shared_over.items()
+        if ratio is not None and way != "scored"
+    ]
+    bits = "the same bits" if shared.largest_difference == 0 else "NOT the same bits"
+    return f"each prefix computed once: {', '.join(over)}; {bits} as apart"
 
 
 def _number(value: float | None) -> str:
@@ -143,9 +157,11 @@ text { font: 13px system-ui, sans-serif; fill: #1b2230; }
 .title { font-size: 17px; font-weight: 600; } .soft { fill: #5a6475; font-size: 12px; }
 .kind { font-weight: 600; } .page { fill: #ffffff; }
 .other { fill: #9aa5b6; } .packed { fill: #2f6bd8; } .scored { fill: #7aa7ff; }
+.shared { fill: #1d9a6c; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6eaf1; } .soft { fill: #9aa5b6; } .page { fill: #12151b; }
 .other { fill: #5a6475; } .packed { fill: #7aa7ff; } .scored { fill: #3d62a8; }
+.shared { fill: #4fc89a; }
 }
 """
 
@@ -192,7 +208,7 @@ def picture(report: Report) -> str:
 
 
 def _row(figure: Figure, comparison: Comparison, y: int, most: float) -> str:
-    kind = figure.way if figure.way in {"packed", "scored"} else "other"
+    kind = figure.way if figure.way in {"packed", "shared", "scored"} else "other"
     rate = figure.tokens_per_second or 0.0
     length = (_WIDTH - _LEFT - _RIGHT) * rate / most
     base = y + 15
@@ -209,6 +225,8 @@ def _said(figure: Figure, comparison: Comparison) -> str:
         return "out of memory"
     ratio = comparison.packed_over.get(figure.way)
     beside = "" if ratio is None or figure.way == "scored" else f" (packed: {ratio:.1f} ×)"
+    if figure.way == "shared" and (gain := comparison.shared_over.get("packed")) is not None:
+        beside = f" ({gain:.1f} × packed)"
     return _number(figure.tokens_per_second) + beside
 
 

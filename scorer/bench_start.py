@@ -116,6 +116,7 @@ def start(
         numerics=numerics,
         cache=None,
         reduction=reduction,
+        share=qwen3.shares,
     )
     clock.end("reader", ours=True)
     reader.selftests.require(qwen3, batch_shape, batch_shape.tokens)

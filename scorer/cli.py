@@ -73,11 +73,12 @@ class OrdersOption(StrEnum):
 
 
 class Prompts(StrEnum):
-    """What a benchmark's prompts are like: tokens each, or a mix of lengths."""
+    """What a benchmark's prompts are like: tokens each, a mix of lengths, several orderings."""
 
     sixty = "60"
     long = "170"
     mix = "mix"
+    orderings = "orderings"
     all = "all"
 
 
@@ -558,8 +559,16 @@ def bench(
     device: DeviceOption = Device.auto,
     dtype: DtypeOption = Dtype.auto,
     prompts: Annotated[
-        Prompts, typer.Option(help="Tokens of every prompt, or a lognormal mix of 20 to 1500.")
+        Prompts,
+        typer.Option(
+            help="Tokens of every prompt, a lognormal mix of 20 to 1500, or records in orderings."
+        ),
     ] = Prompts.all,
+    orderings: Annotated[
+        int, typer.Option(min=2, help="Reads of a record that begin alike, for orderings.")
+    ] = 4,
+    prefix: Annotated[int, typer.Option(min=1, help="Tokens that they have in common.")] = 256,
+    own: Annotated[int, typer.Option(min=1, help="Tokens of each behind them.")] = 48,
     forwards: Annotated[
         int, typer.Option(min=1, help="Real tokens of a timed round, in full forwards.")
     ] = 50,
@@ -578,6 +587,7 @@ def bench(
     from scorer.bench import run
     from scorer.bench_report import check_path, draw, show
     from scorer.progress import Reporter
+    from scorer.workloads import Orderings
 
     if plot is not None:
         check_path(plot)
@@ -589,6 +599,7 @@ def bench(
         prompts=prompts.value,
         forwards=forwards,
         rounds=rounds,
+        orderings=Orderings(orderings, prefix, own),
         tokens_per_forward=tokens_per_forward,
         rows_per_forward=rows_per_forward,
         reporter=Reporter(quiet),

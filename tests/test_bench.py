@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ from scorer.errors import DeviceError
 from scorer.progress import Reporter
 from scorer.shapes import BatchShape, Read
 from scorer.sizes import SIZES, layer_parameters, weightless
+from scorer.workloads import Orderings
 from tests.commands import refused, run
+from tests.sharing import share_on_cpu
 
 SMALL = ("--forwards", "2", "--rounds", "2", "--tokens-per-forward", "256")
 WAYS = ("one_at_a_time", "padded", "packed")
@@ -137,6 +140,35 @@ def test_a_spread_has_the_lengths_of_all() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "groups"),
+    [
+        (Orderings(), 18),  # 448 tokens with the prefix once, R = 128 allows 32
+        (Orderings(reads=10, prefix=64, own=48), 12),  # 544 tokens; R allows 12 of the 15
+        (Orderings(reads=2, prefix=4096, own=48), 1),
+    ],
+)
+def test_orderings_fill_forwards_when_each_prefix_is_computed_once(
+    asked: Orderings, groups: int
+) -> None:
+    shape = BatchShape(8192, 128)
+    workload = workloads.make(
+        "orderings", shape, forwards=5, n_ids=999, max_tokens=9999, seed=1, orderings=asked
+    )
+
+    records = len(workload.reads) // asked.reads
+    once = records * (asked.prefix + asked.reads * asked.own)
+    assert workload.together == asked.reads
+    assert records % groups == 0
+    assert once >= 5 * 8192
+    assert workload.tokens == len(workload.reads) * (asked.prefix + asked.own)
+    beginnings = [read.tokens[: asked.prefix].tobytes() for read in workload.reads]
+    assert len(set(beginnings)) == records
+    for start in range(0, len(beginnings), asked.reads):
+        assert len(set(beginnings[start : start + asked.reads])) == 1
+    assert len({read.tokens.tobytes() for read in workload.reads}) == len(workload.reads)
+
+
 # what is timed
 
 
@@ -163,6 +195,80 @@ def test_all_ways_give_the_same_log_probabilities(started: bench_start.Started) 
     assert (alone.forwards, alone.forward_tokens) == (len(reads), tokens)
     assert padded.forward_tokens > tokens
     assert packed.forward_tokens > tokens
+
+
+def test_sharing_is_timed_beside_reads_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    share_on_cpu(monkeypatch)
+    command = ("bench", "--shape", "tiny", "--device", "cpu", "--prompts", "orderings")
+    sizes = ("--orderings", "3", "--prefix", "40", "--own", "7")
+    picture = tmp_path / "rates.svg"
+    small = ("--forwards", "1", "--rounds", "1", "--tokens-per-forward", "128")
+    done = run(*command, *sizes, *small, "--json", "--plot", picture)
+
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    check_figures(report)
+    (comparison,) = report["comparisons"]
+    assert comparison["about"] == "3 orderings of 40 shared and 7 own tokens"
+    figures = {figure["way"]: figure for figure in comparison["figures"]}
+    assert list(figures) == [*WAYS, "shared"]
+    packed, shared = figures["packed"], figures["shared"]
+    assert shared["tokens"] == packed["tokens"] == comparison["tokens"]
+    assert shared["shared_tokens"] == comparison["reads"] // 3 * 2 * 40
+    assert shared["forwards"] < packed["forwards"]
+    assert shared["largest_difference"] == 0
+    assert comparison["shared_over"]["packed"] == pytest.approx(
+        shared["reads_per_second"] / packed["reads_per_second"]
+    )
+    assert set(comparison["shared_over"]) == set(WAYS)
+    assert set(comparison["packed_over"]) == {"one_at_a_time", "padded"}
+    assert "× packed)" in picture.read_text(encoding="utf-8")
+
+    table = " ".join(run(*command, *sizes, *small, "-q").out.decode().split())
+    assert re.search(
+        r"each prefix computed once: .*\d × packed isolated reads; the same bits", table
+    )
+
+
+def test_where_nothing_can_be_shared_orderings_are_timed_apart() -> None:
+    command = ("bench", "--shape", "tiny", "--device", "cpu", "--prompts", "orderings")
+    done = run(*command, "--forwards", "1", "--rounds", "1", "--json")
+
+    assert done.code == 0
+    assert "nothing can be shared on this device" in done.err
+    (comparison,) = json.loads(done.out)["comparisons"]
+    assert [figure["way"] for figure in comparison["figures"]] == list(WAYS)
+    assert comparison["shared_over"] == {}
+
+
+def test_orderings_are_scored_as_compare_asks_them(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_on_cpu(monkeypatch)
+    started = bench_start.start(None, str(tiny_model), "cpu", "float32", 128, 8)
+    asked = Orderings(reads=3, prefix=20, own=5)
+    workload = workloads.make(
+        "orderings",
+        BatchShape(128, 8),
+        forwards=1,
+        n_ids=200,
+        max_tokens=512,
+        seed=1,
+        orderings=asked,
+    )
+    assert started.scorer is not None
+    records = [index // 3 for index in range(len(workload.reads))]
+    lines = baselines.as_lines(workload.reads)
+
+    scored = baselines.scored(started.scorer, lines, records)
+    apart = baselines.packed(started.reader, workload.reads)
+    shared = baselines.packed(started.reader, workload.reads, records)
+
+    assert scored.shared_tokens == shared.shared_tokens == max(records, default=0) * 40 + 40
+    assert apart.shared_tokens == 0
+    assert scored.logprobs.tobytes() == shared.logprobs.tobytes() == apart.logprobs.tobytes()
 
 
 def test_a_line_of_input_is_the_read(tiny_model: Path) -> None:
@@ -317,7 +423,8 @@ def check_figures(report: dict[str, Any]) -> None:
         for figure in comparison["figures"]:
             middle = median(figure["seconds"])
             rate = figure["tokens"] / middle
-            work = 2 * report["layer_parameters"] * rate
+            computed = figure["tokens"] - figure["shared_tokens"]
+            work = 2 * report["layer_parameters"] * computed / middle
             assert len(figure["seconds"]) == report["rounds"]
             assert figure["reads_per_second"] == pytest.approx(figure["reads"] / middle)
             assert figure["tokens_per_second"] == pytest.approx(rate)
@@ -325,9 +432,12 @@ def check_figures(report: dict[str, Any]) -> None:
                 work / report["ceiling"]["flops_per_second"]
             )
             assert 0 < figure["fill"] <= 1
-            if figure["way"] in {"packed", "scored"}:
+            assert (figure["shared_tokens"] > 0) == (
+                figure["way"] in {"shared", "scored"} and bool(comparison["shared_over"])
+            )
+            if figure["way"] in {"packed", "shared", "scored"}:
                 assert figure["forwards"] >= report["forwards"]
-                assert figure["tokens"] >= report["forwards"] * report["tokens_per_forward"]
+                assert computed >= report["forwards"] * report["tokens_per_forward"]
     assert report["environment"]["tokens_per_forward"] == report["tokens_per_forward"]
     assert report["start_up"]["seconds"] > report["start_up"]["our_seconds"] > 0
     assert sum(phase["seconds"] for phase in report["start_up"]["phases"]) == pytest.approx(
@@ -389,6 +499,11 @@ def test_a_table_for_people(tiny_model: Path) -> None:
         (("--plot", "rates.png"), "ends in .svg"),
         (("--plot", "no/such/rates.svg"), "no such folder"),
         (("--rounds", "0"), "--rounds"),
+        (("--orderings", "1"), "--orderings"),
+        (
+            ("--device", "cpu", "--prompts", "orderings", "--prefix", "500", "-q"),
+            "--prefix 500 and --own 48 are 548 tokens together, more than the 512 that a forward",
+        ),
     ],
 )
 def test_what_cant_be_run_is_one_line(options: tuple[str, ...], message: str) -> None:
