@@ -511,7 +511,7 @@ def test_what_cant_be_run_is_one_line(options: tuple[str, ...], message: str) ->
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("prompts", ["60", "mix"])
+@pytest.mark.parametrize("prompts", ["60", "mix", "orderings"])
 def test_on_a_gpu_busy_time_and_memory_are_measured(prompts: str) -> None:
     command = ("bench", "--shape", "0.6B", "--device", "cuda", "--prompts", prompts)
     done = run(*command, "--forwards", "3", "--rounds", "1", "--json")
@@ -526,3 +526,7 @@ def test_on_a_gpu_busy_time_and_memory_are_measured(prompts: str) -> None:
         assert figure["peak_memory_bytes"] > report["weights_bytes"]
         assert figure["largest_difference"] < 0.2
     assert comparison["packed_over"]["one_at_a_time"] > 2
+    if prompts == "orderings":
+        (shared,) = (one for one in comparison["figures"] if one["way"] == "shared")
+        assert shared["largest_difference"] == 0
+        assert comparison["shared_over"]["packed"] > 1.5
