@@ -34,7 +34,7 @@ def attend(
     qkv: ``[T, (query + 2 key) heads × size]``, bfloat16 or float16, contiguous: queries, keys,
     values. tile_table: int32 ``[slots, 6]`` on the device. out: ``[T, query heads × size]``.
     """
-    _attend[(heads.key, tile_table.shape[0])](
+    _attend[(heads.key * tile_table.shape[0],)](
         qkv,
         out,
         tile_table,
@@ -80,8 +80,8 @@ def _attend(
     KEYS: tl.constexpr,
     FIELDS: tl.constexpr,
 ):
-    head = tl.program_id(0)
-    tile = tile_table + tl.program_id(1) * FIELDS
+    head = tl.program_id(0) % KEY_HEADS
+    tile = tile_table + tl.program_id(0) // KEY_HEADS * FIELDS
     count = tl.load(tile + 1)
     if count == 0:
         return

@@ -78,7 +78,11 @@ class Forward:
 
     @torch.inference_mode()
     def run(self, layout: Layout, *, segments: int, graph: bool) -> torch.Tensor:
-        """Start one forward on torch's current stream; return ``[T, n]``, after the last norm.
+        """Start one forward on torch's current stream; return states that ``finish`` takes.
+
+        They end with the last layer's attention, the last place where a row sees others: what it
+        gave and the residual, ``[T, query heads × head size + n]``. What follows is computed only
+        of the rows that are asked for.
 
         segments: the most that a layout of this many tokens can have. graph: replay a captured
         graph; the result is then overwritten by the next forward of as many tokens.
@@ -102,7 +106,18 @@ class Forward:
             self._capture(shape, tokens)
         assert shape.graph is not None
         shape.graph.replay()
-        return shape.hidden
+        return shape.states
+
+    @torch.inference_mode()
+    def finish(self, states: torch.Tensor) -> torch.Tensor:
+        """Return ``[R, n]`` after the last norm, of R rows of what ``run`` returned.
+
+        The products see R rows: the bits of a row are its own where R is always the same.
+        """
+        sizes = [self.heads.query * self.heads.size, states.shape[1]]
+        sizes[1] -= sizes[0]
+        attended, residual = (part.contiguous() for part in torch.split(states, sizes, dim=1))
+        return self._end_layer(self._layers[-1], attended, residual, self._last_norm)
 
     def activation_bytes(self, tokens: int) -> int:
         """Return about how much memory a forward takes beside the weights, at its peak."""
@@ -119,7 +134,7 @@ class Forward:
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            shape.hidden = self._launch(shape.words, tokens)
+            shape.states = self._launch(shape.words, tokens)
         shape.graph = graph
 
     def _launch(self, words: torch.Tensor, tokens: int) -> torch.Tensor:
@@ -129,21 +144,32 @@ class Forward:
         residual = functional.embedding(ids, self._embedding)
         x = torch.empty_like(residual)
         rms_norm(residual, self._layers[0].before_attention, epsilon, x)
-        norms = [*(layer.before_attention for layer in self._layers[1:]), self._last_norm]
-        for layer, next_norm in zip(self._layers, norms, strict=True):
+        attended = x.new_empty(tokens, heads.query * heads.size)
+        for layer, following in zip(self._layers, [*self._layers[1:], None], strict=True):
             qkv = functional.linear(x, layer.qkv, layer.qkv_bias)
             norm_rotate(
                 qkv, layer.head_norms, epsilon, positions, self._turns, (heads.query, heads.key)
             )
-            attended = qkv.new_empty(tokens, heads.query * heads.size)
             attend(qkv, tile_table, heads, self._scale, attended)
             del qkv
-            x = functional.linear(attended, layer.out, layer.out_bias)
-            add_rms_norm(x, residual, layer.before_mlp, epsilon, x)
-            gate, up = functional.linear(x, layer.gate), functional.linear(x, layer.up)
-            swiglu(gate, up, gate)
-            x = functional.linear(gate, layer.down)
-            add_rms_norm(x, residual, next_norm, epsilon, x)
+            if following is not None:
+                x = self._end_layer(layer, attended, residual, following.before_attention)
+        return torch.cat([attended, residual], dim=1)
+
+    def _end_layer(
+        self,
+        layer: _Layer,
+        attended: torch.Tensor,
+        residual: torch.Tensor,
+        next_norm: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute what follows attention, row by row, up to and with the norm of the next layer."""
+        x = functional.linear(attended, layer.out, layer.out_bias)
+        add_rms_norm(x, residual, layer.before_mlp, self._epsilon, x)
+        gate, up = functional.linear(x, layer.gate), functional.linear(x, layer.up)
+        swiglu(gate, up, gate)
+        x = functional.linear(gate, layer.down)
+        add_rms_norm(x, residual, next_norm, self._epsilon, x)
         return x
 
 
@@ -153,7 +179,7 @@ class _Shape:
     def __init__(self, size: int, device: torch.device) -> None:
         self.words = torch.empty(size, dtype=torch.int32, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.hidden = torch.empty(0, device=device)
+        self.states = torch.empty(0, device=device)
         self._pinned = [
             torch.empty(size, dtype=torch.int32, pin_memory=True) for _ in range(_STAGES)
         ]

@@ -128,8 +128,9 @@ class Qwen3:
 
         layout: shares nothing where ``shares`` is false. rows: R, which with T bounds the number of
         segments. graph: on CUDA, replay the graph of forwards of as many tokens; else launch one by
-        one, the bits are the same. Returns ``[T, hidden]`` in the model's dtype, after the final
-        norm; from a graph, it holds until the next forward of as many tokens.
+        one, the bits are the same. Returns ``[T, width]`` in the model's dtype, rows to be given to
+        ``logits``: the hidden states after the final norm; on CUDA what they are computed from,
+        see ``Forward.run``, and from a graph, it holds until the next forward of as many tokens.
         """
         if self._forward is not None:
             most = max_segments(len(layout.input_ids), rows)
@@ -152,8 +153,12 @@ class Qwen3:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 ``[R, vocab]`` from ``[R, hidden]``; R must be the shape's rows always."""
-        if self.device.type == "cuda":
+        """Return float32 ``[R, vocab]`` from R rows of ``hidden_states``.
+
+        R must be the shape's rows always.
+        """
+        if self._forward is not None:
+            hidden = self._forward.finish(hidden)
             return torch.mm(hidden, self._head.t(), out_dtype=torch.float32)
         return torch.mm(hidden.to(torch.float32), self._head.t())
 
@@ -188,7 +193,7 @@ def choose_device(name: DeviceName) -> torch.device:
 
 def default_shape(device: torch.device) -> BatchShape:
     """Return the batch shape used where the user gives none; measured, see docs/measurements.md."""
-    return BatchShape(8192, 128) if device.type == "cuda" else BatchShape(512, 16)
+    return BatchShape(8192, 256) if device.type == "cuda" else BatchShape(512, 16)
 
 
 def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

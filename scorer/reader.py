@@ -76,7 +76,8 @@ class ReadCounts:
 class InFlight:
     """A launched batch: what has come back of its pieces, and who has the last one.
 
-    head: computes the batch's pieces on the device, one after the other; None on the host.
+    head: computes the batch's pieces on the device, one after the other; None on the host, and when
+    all have come back.
     """
 
     batch: Batch
@@ -180,6 +181,7 @@ class Reader:
         """
         with self._faults(flight.batch):
             self._collect_piece(flight)
+        flight.head = None  # the next batch may have it now
 
     def results(self, flight: InFlight) -> list[ReadResult]:
         """Return the results of each read of a launched batch, in its order.

@@ -154,9 +154,9 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def close_to(out: torch.Tensor, exact: torch.Tensor) -> None:
-    """One rounding to bfloat16, 2⁻⁹ relative, and what float32 adds to it."""
+    """One rounding to bfloat16, 2⁻⁸ relative at most, and what float32 adds to it."""
     assert not bool(out.isnan().any())
-    excess = (out.double() - exact).abs() - exact.abs() * 2.0**-9
+    excess = (out.double() - exact).abs() - exact.abs() * 2.0**-8
     assert float(excess.max()) < 1e-5
 
 
@@ -304,7 +304,8 @@ def test_biases_are_added(tmp_path: Path) -> None:
     with torch.inference_mode():
         ids = torch.from_numpy(read.astype(np.int64)).to(CUDA)[None]
         expected = plain.model(input_ids=ids, use_cache=False).last_hidden_state[0].double()
-    got = model.hidden_states(layout, rows=8)[:90].double()
+    assert model._forward is not None
+    got = model._forward.finish(model.hidden_states(layout, rows=8)[:90]).double()
     assert float((got - expected).norm() / expected.norm()) < 2e-2
 
 
