@@ -409,11 +409,13 @@ def test_lengths_of_partners(tiny_model: Path) -> None:
 # -- on a GPU
 
 
-@pytest.fixture(scope="module", params=["0.6B", "4B"])
+@pytest.fixture(scope="module")
 def gpu_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a shape with random weights; 0.6B where no other is asked for."""
+    shape = getattr(request, "param", "0.6B")
     folder = tmp_path_factory.mktemp("model")
     tokenizer = find_qwen3_tokenizer() or DEMO_MODEL
-    write_random_checkpoint(folder, tokenizer, shape=request.param, vocab_size=151936)
+    write_random_checkpoint(folder, tokenizer, shape=shape, vocab_size=151936)
     return folder
 
 
@@ -423,6 +425,7 @@ def _on_gpu(model: Path) -> Subject:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("gpu_model", ["0.6B", "4B"], indirect=True)
 def test_nothing_wrong_on_a_gpu(gpu_model: Path) -> None:
     options: dict[str, Any] = {"tokens_per_forward": None, "rows_per_forward": None}
     outcome = outcome_of(subject_of(gpu_model, level=FULL, device="cuda", **options))
