@@ -135,7 +135,7 @@ def share_prefixes(keys: Sequence[int], reads: Sequence[Read], shape: BatchShape
             groups.append(Group(chosen, tuple(keys[place] for place in members), prefix))
 
     for place, read in enumerate(reads):
-        size = len(read)
+        size = len(read.tokens)
         if size > shape.tokens:
             groups.append(Group((read,), (keys[place],)))
             continue

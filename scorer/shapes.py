@@ -8,7 +8,7 @@ it shares its beginning with others, may be anything: no bit of a score depends 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -132,22 +132,20 @@ class Group:
     """Reads of one record whose first ``prefix`` tokens are the same and are computed once.
 
     reads: in order, at least one. keys: the caller's own name of each. prefix: 0 for a read by
-    itself, at most the length of the shortest.
+    itself, at most the length of the shortest. tokens: those that are computed, the prefix once and
+    each read's own rest. read_tokens: those of the reads, as if nothing were shared.
     """
 
     reads: tuple[Read, ...]
     keys: tuple[int, ...]
     prefix: int = 0
+    tokens: int = field(init=False)
+    read_tokens: int = field(init=False)
 
-    @property
-    def tokens(self) -> int:
-        """The tokens that are computed: the prefix once, and each read's own rest."""
-        return self.prefix + self.read_tokens - self.prefix * len(self.reads)
-
-    @property
-    def read_tokens(self) -> int:
-        """The tokens of the reads, as if nothing were shared."""
-        return sum(len(read) for read in self.reads)
+    def __post_init__(self) -> None:
+        whole = sum([len(read.tokens) for read in self.reads])
+        object.__setattr__(self, "read_tokens", whole)
+        object.__setattr__(self, "tokens", whole - self.prefix * (len(self.reads) - 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +202,7 @@ class Batch:
                 end += prefix
             for read in group.reads:
                 places.append((prefix, prefix_start, end - prefix))
-                if own := len(read) - prefix:
+                if own := len(read.tokens) - prefix:
                     ids.append(read.tokens[prefix:] if prefix else read.tokens)
                     segments.append((end, own, prefix_start, prefix))
                     end += own
