@@ -173,7 +173,8 @@ FAULTS = (
     Fault(
         "a partner's tokens leak",
         where(_tokens_of_partners),
-        frozenset({"company", "contents", "lengths", "shuffled"}),
+        # other lengths are other tokens, and what is asked decides which partners there are
+        frozenset({"company", "contents", "partner-lengths", "lengths", "shuffled", "requests"}),
     ),
     Fault("what is asked moves the answer", where(_request), frozenset({"requests"})),
     Fault("a chat turn leaves something behind", chat_state, frozenset({"chat-turn"})),
