@@ -50,15 +50,28 @@ class AddedTokenText:
                 f"{re.escape(first)}(?={_continuation(rest)})" for first, rest in by_first.items()
             )
         )
-        self._none = not strings
+        self._strings = tuple(strings)
+        self._firsts = frozenset(string[0] for string in strings)
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether ``text`` holds a character that one of the strings begins with."""
+        return any(first in text for first in self._firsts)
+
+    def may_go_on(self, text: str) -> bool:
+        """Whether one of the strings may begin at the end of ``text`` and go on behind it."""
+        return any(
+            text.endswith(string[:length])
+            for string in self._strings
+            for length in range(1, len(string))
+        )
 
     def split(self, text: str) -> list[str]:
         """``[plain, token, plain, token, …, plain]``: always odd, plain parts may be empty."""
-        return [text] if self._none else self._whole.split(text)
+        return self._whole.split(text) if self.may_be_in(text) else [text]
 
     def count(self, text: str) -> int:
         """How many added tokens the usual tokenisation would see in ``text``."""
-        return 0 if self._none else sum(1 for _ in self._whole.finditer(text))
+        return sum(1 for _ in self._whole.finditer(text)) if self.may_be_in(text) else 0
 
     def guard(self, texts: Sequence[str], template: str = "") -> tuple[Sequence[str], str]:
         """``texts`` with every added token's string broken, and the marker that breaks them.
@@ -66,7 +79,7 @@ class AddedTokenText:
         The marker is "" when there was nothing to break, and occurs neither in ``texts`` nor in
         ``template`` (the source of the template they go into).
         """
-        if self._none or not any(map(self._fragile.search, texts)):
+        if not any(self.may_be_in(text) and self._fragile.search(text) for text in texts):
             return texts, ""
         everything = (*texts, template)
         marker = next((m for m in _MARKERS if not any(m in text for text in everything)), None)

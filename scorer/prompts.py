@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,14 +29,19 @@ from scorer.labels import (
     Tail,
     check_distinct,
     continuation,
-    label_variant,
     letter_labels,
     prefix_clash,
 )
 from scorer.records import Record
 from scorer.rendering import Draft, Renderer, strings
-from scorer.tokenizer import Tokenizer, TokenText
+from scorer.tokenizer import Tokenizer, TokenText, is_closed
 from scorer.truncation import cut
+from scorer.words import WordIds
+
+_ID_BYTES: Final = 4
+_MOST_KNOWN: Final = 256
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,46 +73,86 @@ class Prepared(msgspec.Struct, frozen=True):
     prefix_clash: bool
 
 
-class _Encoded(msgspec.Struct, frozen=True):
-    text: str
-    ids: list[int]
+class _OptionsKey(NamedTuple):
+    """What the ids of options behind a prompt depend on.
+
+    ``moved``: spaces that moved to them from the prompt's end. ``tail``: the end of the prompt's
+    text that their ids may depend on.
+    """
+
+    texts: tuple[str, ...]
+    moved: str
+    tail: str
+
+
+class _Options(NamedTuple):
+    """What a record's options come to.
+
+    ``longest``: tokens of the longest one that has several. ``clash``: one's ids begin another's.
+    ``matches``: strings of added tokens in them, read as text.
+    """
+
     options: tuple[PreparedOption, ...]
+    longest: int
+    clash: bool
+    matches: int
+    warnings: tuple[str, ...]
+
+
+_NO_OPTIONS = _Options((), 0, clash=False, matches=0, warnings=())
+
+
+class _Encoded(NamedTuple):
+    """``ids``: of the prompt, int32, little endian."""
+
+    text: str
+    ids: bytes
+    options: _Options
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.ids) // _ID_BYTES
 
     @property
     def length(self) -> int:
         """Tokens of the longest read: one-token options are read at the prompt's own end."""
-        own = (len(option.token_ids) for option in self.options)
-        return len(self.ids) + max((length for length in own if length > 1), default=0)
+        return self.tokens + self.options.longest
 
 
-class _TextIds:
-    """The ids of plain texts: many at once beforehand, others when they turn up.
+class _Texts:
+    """The ids of one batch's plain texts: many at once beforehand, others when they turn up."""
 
-    Lives for one batch.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._texts = texts
-        self._ids: dict[str, list[int]] = {}
-        self._labels: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    def __init__(self, word_ids: WordIds) -> None:
+        self._word_ids = word_ids
+        self._ids: dict[str, bytes] = {}
 
     def encode_all(self, texts: Iterable[str]) -> None:
+        """Encode texts whose ids are going to be asked for."""
         unique = list(dict.fromkeys(texts))
-        self._ids = dict(zip(unique, self._tokenizer.encode(unique), strict=True))
+        self._ids = dict(zip(unique, self._word_ids(unique), strict=True))
 
-    def __call__(self, text: str) -> list[int]:
+    def packed(self, text: str) -> bytes:
+        """The ids of a text, int32, little endian."""
         ids = self._ids.get(text)
         if ids is None:
-            ids = self._ids[text] = self._tokenizer.encode([text])[0]
+            (ids,) = self._word_ids([text])
+            self._ids[text] = ids
         return ids
 
-    def labels(self, tail: str, count: int) -> list[tuple[str, int]]:
-        """``letter_labels``, once for all prompts that end alike."""
-        labels = self._labels.get((tail, count))
-        if labels is None:
-            labels = self._labels[tail, count] = letter_labels(tail, count, self, self._texts)
-        return labels
+    def __call__(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return unpacked(self.packed(text))
+
+
+def packed(ids: Iterable[int]) -> bytes:
+    """Token ids as int32, little endian."""
+    return array("i", ids).tobytes()
+
+
+def unpacked(ids: bytes) -> list[int]:
+    """The token ids that ``packed`` packed."""
+    return memoryview(ids).cast("i").tolist()
 
 
 class Prompter:
@@ -132,6 +180,12 @@ class Prompter:
         self._max_tokens = max_tokens
         self._truncate = truncate
         self._tokenizer = Tokenizer(tokenizer_dir)
+        self._word_ids = WordIds(self._tokenizer)
+        self._added = {text: packed([own]) for text, own in self._tokenizer.added.items()}
+        # The records of a file mostly have the same options: looked up, not worked out again.
+        self._known_labels: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._known_options: dict[_OptionsKey, _Options] = {}
+        self._known_questions: dict[_OptionsKey, _Options] = {}
         self._renderer = Renderer(
             tokenizer_dir,
             self._tokenizer,
@@ -178,20 +232,38 @@ class Prompter:
                 drafts.append(self._renderer.draft(record))
             except RowError as error:
                 drafts.append(error)
-        labels = self._renderer.labels.texts
-        encode = _TextIds(self._tokenizer, labels)
-        encode.encode_all(_texts(records, drafts, labels, self._tokenizer.independent_from))
+        encode = _Texts(self._word_ids)
+        encode.encode_all(
+            text
+            for record, draft in zip(records, drafts, strict=True)
+            if isinstance(draft, Draft)
+            for text in self._plain_texts(record, draft)
+        )
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
             try:
                 prepared.append(
-                    draft if isinstance(draft, RowError) else self._finish(record, draft, encode)
+                    self._finish(record, draft, encode) if isinstance(draft, Draft) else draft
                 )
             except RowError as error:
                 prepared.append(error)
         return prepared
 
-    def _finish(self, record: Record, draft: Draft, encode: _TextIds) -> Prepared:
+    def _plain_texts(self, record: Record, draft: Draft) -> Sequence[str]:
+        """The texts that the record will surely need the ids of."""
+        pieces = draft.pieces
+        texts: Sequence[str] = () if pieces is None else pieces[::2]
+        if record.targets:
+            texts = [*texts, *[own for own in record.targets if isinstance(own, str)]]
+        if pieces is None or record.options is None or record.question is not None:
+            return texts
+        key = self._options_key(record.options, draft.moved, pieces[-1])
+        if key in self._known_options:
+            return texts
+        own = [key.tail + key.moved + option for option in key.texts]
+        return [*texts, *([key.tail] if key.tail else ()), *own]
+
+    def _finish(self, record: Record, draft: Draft, encode: _Texts) -> Prepared:
         encoded = whole = self._encode(record, draft, encode)
         if not whole.ids:
             raise RowError(
@@ -200,58 +272,67 @@ class Prompter:
                 + (" besides the spaces moved to its options" if draft.moved else "")
                 + ": there is nothing to read after; give it a text",
             )
-        targets = tuple(self._target(target, encode) for target in record.targets)
+        targets = tuple([self._target(target, encode) for target in record.targets])
         warnings = draft.warnings
         truncated = 0
         if whole.length > self._max_tokens:
             encoded = self._truncated(record, whole, encode)
-            truncated = len(whole.ids) - len(encoded.ids)
+            truncated = whole.tokens - encoded.tokens
             warnings += (f"{truncated} tokens of the prompt were cut off (--truncate-prompt)",)
-        if changed := [option.text for option in encoded.options if option.seam_changed]:
-            text = (
-                f"the prompt's last tokens would change with {len(changed)} of the options behind "
-                f"them (the first is {changed[0]!r}): these were encoded on their own"
-            )
-            warnings += (text,)
-        matches = draft.matches
-        if record.question is None and (
-            in_options := sum(map(self._tokenizer.added_text.count, record.options or ()))
-        ):
-            matches += in_options
-            warnings += (f"{strings(in_options)} in the options, read as ordinary text",)
+        options = encoded.options
         return Prepared(
             record=record,
-            token_ids=np.array(encoded.ids, dtype=np.int32),
-            options=encoded.options,
+            token_ids=np.frombuffer(encoded.ids, dtype=np.int32),
+            options=options.options,
             targets=targets,
             text=encoded.text,
-            warnings=warnings,
-            special_matches=matches,
+            warnings=warnings + options.warnings,
+            special_matches=draft.matches + options.matches,
             truncated_tokens=truncated,
             moved_spaces=len(draft.moved),
-            prefix_clash=record.question is None and prefix_clash(encoded.options),
+            prefix_clash=options.clash,
         )
 
-    def _encode(self, record: Record, draft: Draft, encode: _TextIds) -> _Encoded:
-        ids, tail = self._prompt_ids(record, draft, encode)
-        options = self._options(record, draft, tail, encode) if ids else ()
+    def _encode(self, record: Record, draft: Draft, encode: _Texts) -> _Encoded:
+        pieces = draft.pieces
+        if pieces is None:
+            ids = packed(record.prompt_token_ids or ())
+        elif len(pieces) == 1:
+            ids = encode.packed(pieces[0])
+        else:
+            parts = list(map(encode.packed, pieces[::2]))
+            added = list(map(self._added.__getitem__, pieces[1::2]))
+            ids = b"".join(chain.from_iterable(zip_longest(parts, added, fillvalue=b"")))
+        if not ids or record.options is None:
+            return _Encoded(draft.text, ids, _NO_OPTIONS)
+        if pieces is None:
+            options = self._options_of_ids(record.options, unpacked(ids), encode)
+        elif record.question is None:
+            options = self._options(record.options, draft.moved, pieces[-1], encode)
+        else:
+            options = self._lettered(record.options, pieces[-1], encode)
         return _Encoded(draft.text, ids, options)
 
-    def _prompt_ids(self, record: Record, draft: Draft, encode: _TextIds) -> tuple[list[int], Tail]:
-        if draft.pieces is None:
-            ids = list(record.prompt_token_ids or ())
-            return ids, self._tail_of_ids(ids, encode) if record.options else Tail(None, [])
-        ids = []
-        added = self._tokenizer.added
-        for place, piece in enumerate(draft.pieces):
-            if place % 2:
-                ids.append(added[piece])
-            elif piece:
-                ids += encode(piece)
-        last = draft.pieces[-1]
-        return ids, Tail(last, encode(last) if last else [])
+    def _options_key(self, texts: tuple[str, ...], moved: str, tail: str) -> _OptionsKey:
+        if tail and not (
+            self._tokenizer.cuts_at_spaces
+            and is_closed(tail)
+            and (moved or all(text.startswith(" ") for text in texts))
+        ):
+            return _OptionsKey(texts, moved, tail[self._tokenizer.independent_from(tail) :])
+        return _OptionsKey(texts, moved, "")
 
-    def _tail_of_ids(self, ids: list[int], encode: _TextIds) -> Tail:
+    def _options(self, texts: tuple[str, ...], moved: str, tail: str, encode: _Texts) -> _Options:
+        """Options that go on with the prompt; ``tail`` is its text behind the last added token."""
+        key = self._options_key(texts, moved, tail)
+        known = self._known_options.get(key)
+        if known is None:
+            known = self._continuations(key, Tail(key.tail, encode(key.tail)), encode)
+            remember(self._known_options, key, known)
+        return known
+
+    def _options_of_ids(self, texts: tuple[str, ...], ids: list[int], encode: _Texts) -> _Options:
+        """Options that go on with token ids, whose text may not be theirs alone."""
         start = len(ids)
         while start and not self._tokenizer.is_added(ids[start - 1]):
             start -= 1
@@ -259,26 +340,53 @@ class Prompter:
         try:
             text = self._tokenizer.decode(own, errors="strict")
         except UnicodeDecodeError:
-            return Tail(None, own)
-        return Tail(text if encode(text) == own else None, own)
+            text = None
+        if text is None or encode(text) != own:
+            return self._continuations(_OptionsKey(texts, "", ""), Tail(None, own), encode)
+        return self._options(texts, "", text, encode)
 
-    def _options(
-        self, record: Record, draft: Draft, tail: Tail, encode: _TextIds
-    ) -> tuple[PreparedOption, ...]:
-        texts = record.options or ()
-        if record.question is not None:
-            labels = encode.labels(tail.text or "", len(texts))
-            return tuple(
+    def _continuations(self, key: _OptionsKey, tail: Tail, encode: _Texts) -> _Options:
+        check_distinct(key.texts, self._tokenizer.normalise)
+        options = tuple([continuation(text, key.moved, tail, encode) for text in key.texts])
+        warnings = []
+        if changed := [option.text for option in options if option.seam_changed]:
+            warnings.append(
+                f"the prompt's last tokens would change with {len(changed)} of the options behind "
+                f"them (the first is {changed[0]!r}): these were encoded on their own"
+            )
+        matches = sum(map(self._tokenizer.added_text.count, key.texts))
+        if matches:
+            warnings.append(f"{strings(matches)} in the options, read as ordinary text")
+        longest = max([len(option.token_ids) for option in options])
+        return _Options(
+            options,
+            longest if longest > 1 else 0,
+            clash=prefix_clash(options),
+            matches=matches,
+            warnings=tuple(warnings),
+        )
+
+    def _lettered(self, texts: tuple[str, ...], tail: str, encode: _Texts) -> _Options:
+        """A question's options, of which labels are read behind ``tail``."""
+        key = _OptionsKey(texts, "", tail)
+        known = self._known_questions.get(key)
+        if known is not None:
+            return known
+        labels = self._known_labels.get((tail, len(texts)))
+        if labels is None:
+            labels = letter_labels(tail, len(texts), encode, self._renderer.labels.texts)
+            remember(self._known_labels, (tail, len(texts)), labels)
+        options = tuple(
+            [
                 PreparedOption(text, label, (token_id,), False)
                 for text, (label, token_id) in zip(texts, labels, strict=True)
-            )
-        check_distinct(texts, self._tokenizer.normalise)
-        if tail.text and (start := self._tokenizer.independent_from(tail.text)):
-            rest = tail.text[start:]
-            tail = Tail(rest, encode(rest))
-        return tuple(continuation(text, draft.moved, tail, encode) for text in texts)
+            ]
+        )
+        known = _NO_OPTIONS._replace(options=options)
+        remember(self._known_questions, key, known)
+        return known
 
-    def _target(self, target: int | str, encode: _TextIds) -> PreparedTarget:
+    def _target(self, target: int | str, encode: _Texts) -> PreparedTarget:
         if isinstance(target, str):
             ids = encode(target) if target else []
             if len(ids) != 1:
@@ -300,16 +408,16 @@ class Prompter:
             )
         return PreparedTarget(target, self._tokenizer.token_text([target])[0].text)
 
-    def _truncated(self, record: Record, whole: _Encoded, encode: _TextIds) -> _Encoded:
+    def _truncated(self, record: Record, whole: _Encoded, encode: _Texts) -> _Encoded:
         """The prompt shortened as ``--truncate-prompt`` says (see ``truncation``)."""
         if not self._truncate:
             raise self._too_long(whole, "shorten it, or use --truncate-prompt")
         if record.prompt is not None or record.prompt_token_ids is not None:
-            room = self._max_tokens - (whole.length - len(whole.ids))
+            room = self._max_tokens - whole.options.longest
             if room < 1:
                 raise self._too_long(whole, "shorten the option")
-            ids = whole.ids[-room:]
-            return _Encoded(self._tokenizer.decode(ids), ids, whole.options)
+            ids = unpacked(whole.ids)[-room:]
+            return _Encoded(self._tokenizer.decode(ids), packed(ids), whole.options)
         current, encoded = record, whole
         while encoded.length > self._max_tokens:
             shorter = cut(current, encoded.length - self._max_tokens, self._tokenizer.token_starts)
@@ -322,41 +430,17 @@ class Prompter:
         return encoded
 
     def _too_long(self, encoded: _Encoded, remedy: str) -> RowError:
-        longest = encoded.length - len(encoded.ids)
+        longest = encoded.options.longest
         return RowError(
             ErrorCode.PROMPT_TOO_LONG,
-            f"the prompt has {len(encoded.ids)} tokens"
+            f"the prompt has {encoded.tokens} tokens"
             + (f" and its longest option {longest}" if longest else "")
             + f", the model's limit is {self._max_tokens}: {remedy}",
         )
 
 
-def _texts(
-    records: Iterable[Record],
-    drafts: Iterable[Draft | RowError],
-    labels: Sequence[str],
-    independent_from: Callable[[str], int],
-) -> Iterator[str]:
-    """The plain texts that the records will surely need the ids of."""
-    lettered: set[tuple[str, int]] = set()
-    for record, draft in zip(records, drafts, strict=True):
-        if isinstance(draft, RowError):
-            continue
-        for target in record.targets:
-            if isinstance(target, str):
-                yield target
-        if draft.pieces is None:
-            continue
-        yield from draft.pieces[::2]
-        last, options = draft.pieces[-1], record.options or ()
-        if record.question is None:
-            if options:
-                last = last[independent_from(last) :]
-                yield last
-            for option in options:
-                yield last + draft.moved + option
-        elif (last, len(options)) not in lettered:
-            lettered.add((last, len(options)))
-            for label in labels[: len(options)]:
-                yield label_variant(last) + label
-                yield last + label_variant(last) + label
+def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Put a value where it is looked up; as many are kept as a file of a kind may need."""
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[key] = value

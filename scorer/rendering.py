@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
 
 from scorer.errors import ErrorCode, RowError, UsageError
+from scorer.frames import Frame
 from scorer.labels import LabelSet, check_distinct
 from scorer.records import Message, Record
 from scorer.templates import (
@@ -64,6 +65,8 @@ class Renderer:
         self._directory = directory
         self._tokenizer = tokenizer
         self._parse_special = parse_special
+        self._frames: dict[tuple[str, ...], Frame | None] = {}
+        self._lettered = lru_cache(maxsize=256)(self._letter)
 
     @cached_property
     def chat(self) -> ChatTemplate:
@@ -121,9 +124,14 @@ class Renderer:
             else:
                 messages = (Message("system", self.system), *messages)
         contents = [message.content for message in messages]
+        roles = tuple([message.role for message in messages])
         added_text = self._tokenizer.added_text
+        if not any(map(added_text.may_be_in, contents)):
+            frame = self._frame(roles)
+            pieces = None if frame is None else frame.fill(contents)
+            if pieces is not None:
+                return Draft("".join(pieces), tuple(pieces), "", 0, tuple(warnings))
         guarded, marker = added_text.guard(contents, self.chat.source)
-        roles = [message.role for message in messages]
         pieces = added_text.split(self.chat.render(roles, guarded))
         if marker:
             pieces = [piece.replace(marker, "") for piece in pieces]
@@ -139,21 +147,35 @@ class Renderer:
             warnings.append(f"{strings(matches)} in the messages, read as ordinary text")
         return Draft(text, tuple(pieces), "", matches, tuple(warnings))
 
+    def _frame(self, roles: tuple[str, ...]) -> Frame | None:
+        """The frame of the skeleton for these roles, unless it ends inside a thought."""
+        skeleton = self.chat.skeleton(roles)
+        if skeleton is None:
+            return None
+        if roles not in self._frames:
+            frame = Frame.of(skeleton, self._tokenizer.added_text)
+            if frame is not None and thinking_is_open("".join(frame.pieces[1::2])):
+                frame = None
+            self._frames[roles] = frame
+        return self._frames[roles]
+
     def _question_text(self, record: Record) -> str:
         if record.question is None or not record.options:
             raise RowError(ErrorCode.NO_PROMPT, "a question needs its options: add them")
+        options = self._lettered(record.options)
+        return self.question.render(record.question, state_text(record.state), options)
+
+    def _letter(self, texts: tuple[str, ...]) -> tuple[LetteredOption, ...]:
+        """A question's options with their labels."""
         labels = self.labels.texts
-        if len(record.options) > len(labels):
+        if len(texts) > len(labels):
             raise RowError(
                 ErrorCode.TOO_MANY_OPTIONS,
                 f"a question has at most {len(labels)} options, one a {self.labels.noun}, got "
-                f"{len(record.options)}: ask in parts, or give them as continuations of a prompt",
+                f"{len(texts)}: ask in parts, or give them as continuations of a prompt",
             )
-        check_distinct(record.options, self._tokenizer.normalise)
-        options = [
-            LetteredOption(label, text) for label, text in zip(labels, record.options, strict=False)
-        ]
-        return self.question.render(record.question, state_text(record.state), options)
+        check_distinct(texts, self._tokenizer.normalise)
+        return tuple([LetteredOption(*pair) for pair in zip(labels, texts, strict=False)])
 
 
 def state_text(state: str | msgspec.Raw | None) -> str | None:

@@ -16,7 +16,7 @@ one of these is left to Jinja, and so are texts with other answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -69,10 +69,15 @@ class Skeleton:
         for question in self.questions:
             if not question.answered_alike(texts[question.place]):
                 return None
-        filled = [self.literals[0]]
-        for place, literal in zip(self.order, self.literals[1:], strict=True):
-            filled += texts[place], literal
-        return "".join(filled)
+        return filled(self.literals, self.order, texts)
+
+
+def filled(literals: Sequence[str], order: Iterable[int], texts: Sequence[str]) -> str:
+    """``literals[0] texts[order[0]] literals[1] texts[order[1]] … literals[-1]``."""
+    parts = [literals[0]]
+    for place, literal in zip(order, literals[1:], strict=True):
+        parts += texts[place], literal
+    return "".join(parts)
 
 
 def skeleton(
@@ -179,7 +184,7 @@ def _is_traceable(environment: SandboxedEnvironment, source: str) -> bool:
         node = pending.pop()
         if type(node).__name__ not in _NODES:
             return False
-        # `text in "abc"` is answered by "abc", without asking the text.
+        # `text in "abc"` is answered by "abc", without asking the text; a tuple asks it.
         if isinstance(node, nodes.Compare) and not _asks_its_right_side(node):
             return False
         pending += node.iter_child_nodes()
@@ -190,7 +195,10 @@ def _asks_its_right_side(node: nodes.Compare) -> bool:
     from jinja2 import nodes
 
     membership = any(operand.op in ("in", "notin") for operand in node.ops)
-    return not membership or (len(node.ops) == 1 and isinstance(node.expr, nodes.Const))
+    if not membership or len(node.ops) != 1:
+        return not membership
+    listed = isinstance(node.ops[0].expr, nodes.Tuple | nodes.List)
+    return listed or isinstance(node.expr, nodes.Const)
 
 
 def _watch(environment: SandboxedEnvironment, trace: _Trace) -> None:

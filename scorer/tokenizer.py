@@ -74,7 +74,19 @@ _CUT_AT_SPACES: Final = [
         },
     )
 ]
-"""Pre-tokenisers for which ``Tokenizer.independent_from`` is proven."""
+"""Pre-tokenisers for which ``is_closed`` is proven."""
+
+
+def is_closed(text: str) -> bool:
+    """Whether a space behind ``text`` is always cut off from it, by Qwen's pattern and by GPT-2's.
+
+    It is behind a letter, a digit and other visible ASCII characters: no branch of the patterns
+    goes on from one of these to a space, and none of what they match up to there looks at what
+    follows. Behind a cut the pattern starts anew. NFC does not reach across it (a space combines
+    with nothing before it), nor does BPE: the ids on either side are those of that side alone.
+    """
+    last = text[-1:]
+    return last.isalnum() or "!" <= last <= "~"
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -172,7 +184,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise ModelError(f"{path}: can't be loaded: {error}") from error
         self._normalizer = self._plain.normalizer
-        self._cuts_at_spaces = pre_tokenizer in _CUT_AT_SPACES
+        self.cuts_at_spaces = pre_tokenizer in _CUT_AT_SPACES
         if self._plain.num_special_tokens_to_add(False):
             raise ModelError(
                 f"{path}: the post-processor adds tokens to every text: not supported, since a "
@@ -193,16 +205,13 @@ class Tokenizer:
         """A place in ``text`` from which on its ids, and those of whatever follows it, don't depend
         on what stands before; the last one easily found, or 0.
 
-        Between a letter and a space with a letter behind it Qwen's pattern always cuts, as GPT-2's
-        does: no branch of theirs goes on from a letter to a space. Behind a cut the pattern starts
-        anew, and neither NFC (ASCII letters only are looked at) nor BPE reaches across one.
+        See ``is_closed``.
         """
-        if not self._cuts_at_spaces:
+        if not self.cuts_at_spaces:
             return 0
-        place = len(text) - 1
+        place = len(text)
         while (place := text.rfind(" ", 1, place)) > 0:
-            before, behind = text[place - 1], text[place + 1]
-            if before.isascii() and before.isalpha() and behind.isascii() and behind.isalpha():
+            if is_closed(text[place - 1]):
                 return place
         return 0
 

@@ -29,6 +29,8 @@ TRACEABLE = [
     "{% if messages[0].content is string %}{{ messages[0].content }}{% endif %}",
     """{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% break %}{% endif %}
     {% endfor %}""",
+    """{% for m in messages %}{% if m.role in ('user', 'x') and m.role not in ['system'] %}
+    {{ m.content }}{% endif %}{% endfor %}""",
     "no text at all",
 ]
 
@@ -49,6 +51,8 @@ UNTRACEABLE = [
     "{{ messages[0].content.join(['a', 'b']) }}",
     "{{ messages[0].content in 'append a' }}",
     "{{ 'a' in messages[0].content in ['x'] }}",
+    "{{ messages[0].content in ['x', 'a'] }}",
+    "{{ messages[0].content not in ('x', 'a') }}",
     "{{ messages[0].content == 'a' }}",
     "{{ 'a' != messages[0].content }}",
     "{{ messages[0].content < 'b' }}",
@@ -124,6 +128,13 @@ def test_qwen3_is_traced_and_gives_what_jinja_gives(
 ) -> None:
     for shape in SHAPES:
         check(qwen3, shape, contents)
+
+
+def test_the_bundled_model_is_traced(demo_model: Path) -> None:
+    template = ChatTemplate(demo_model)
+    for shape in SHAPES:
+        assert template.skeleton(shape) is not None
+        check(template, shape, ["Be brief.", "x"])
 
 
 def test_qwen3_asks_one_question(qwen3: ChatTemplate) -> None:

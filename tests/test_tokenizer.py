@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ModelError
-from scorer.tokenizer import Tokenizer
+from scorer.tokenizer import Tokenizer, is_closed
 from tests.conftest import DEMO_MODEL
 from tests.tiny_tokenizer import ADDED, BYTES, write_tokenizer
 
@@ -241,16 +241,44 @@ def test_ids_do_not_reach_across_the_place_they_are_independent_from(
     tokenizer = demo if kind == "qwen" else gpt2
     place = tokenizer.independent_from(text)
     whole = text + behind
-    assert 0 <= place < max(1, len(text) - 1)
+    assert 0 <= place < max(1, len(text))
     left, right, both = tokenizer.encode([whole[:place], whole[place:], whole])
     assert left + right == both
 
 
 def test_places_to_be_independent_from(demo: Tokenizer) -> None:
     assert demo.independent_from("one two three") == len("one two")
-    assert demo.independent_from("one two 3") == len("one")
-    for text in ("", "one", "one ", " one", "1 one", "one  two", "é one", "one é", "it' s"):
+    assert demo.independent_from("one two 3") == len("one two")
+    assert demo.independent_from("it's. ") == len("it's.")
+    for text in ("1 one", "one  two", "é one", "one é", "x' s", "漢 字", "one "):
+        assert demo.independent_from(text) == text.index(" "), text
+    for text in ("", "one", " one", "one\n two", "\u0301 one", "one\u00a0 two", "\u3002 one"):
         assert demo.independent_from(text) == 0, text
+
+
+CHARACTERS = "aZé漢١²ß'’-.,!~<|>_\"\\ \n\r\t\u0301\u0308\u00a0\u2009\u3000\u1160가1sſK\u037e。्कि"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen"])
+@settings(max_examples=1000, deadline=None)
+@given(
+    left=st.text(st.sampled_from(CHARACTERS), min_size=1, max_size=12),
+    right=st.text(st.sampled_from(CHARACTERS), max_size=12),
+)
+def test_a_space_is_cut_off_from_what_is_closed(
+    demo: Tokenizer, gpt2: Tokenizer, kind: str, left: str, right: str
+) -> None:
+    tokenizer = demo if kind == "qwen" else gpt2
+    if is_closed(left):
+        ids = tokenizer.encode([left, " " + right, left + " " + right])
+        assert ids[0] + ids[1] == ids[2]
+
+
+def test_most_of_what_people_write_is_closed() -> None:
+    for text in ("a", "Z", "é", "漢", "한", "1", "²", ".", "!", "~", ")", "ß"):
+        assert is_closed(text), text
+    for text in ("", " ", "\n", "\t", "\u00a0", "\u2028", "e\u0301", "\u3002", "\x7f", "\x00"):
+        assert not is_closed(text), ascii(text)
 
 
 def test_an_unknown_pattern_is_never_cut(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""The ids of texts, put together from the ids of their words, most of which have been seen before.
+
+A text is cut at its spaces where these are surely cut off from what stands before them (see
+``is_closed``): its ids are then its words' ids end to end, each word with the space before it. Ids
+are kept as bytes (int32, little endian), which join at the speed of memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scorer.tokenizer import Tokenizer, is_closed
+
+_MOST_WORDS: Final = 1 << 15  # of each kind
+_LONGEST_WORD: Final = 40  # characters; longer ones are seldom words
+_SEEN: Final = 1 << 20
+"""Marks of words that were seen once, by their hash: what comes twice will come again, names and
+numbers would only fill the memory."""
+
+# Where a word stands, which decides what it has to end in: behind nothing or behind a space, and
+# with something behind it or at the text's end.
+_FIRST, _INNER, _LAST, _ALONE = range(4)
+_BEFORE: Final = ("", " ", " ", "")
+_Word = tuple[int, str]
+
+
+class WordIds:
+    """Encodes texts with one tokenizer, and remembers words that come again; bounded memory."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: tuple[dict[str, bytes], ...] = ({"": b""}, {}, {}, {})
+        self._seen = bytearray(_SEEN)
+        self._marks = 0
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        """The ids of each text, int32, little endian."""
+        first, inner, last, alone = self._known
+        cuts = self._tokenizer.cuts_at_spaces
+        found: list[bytes] = []
+        new: list[_New] = []
+        for place, text in enumerate(texts):
+            words = text.split(" ") if cuts else [text]
+            if len(words) == 1:
+                parts = [alone.get(text)]
+            else:
+                parts = [first.get(words[0]), *map(inner.get, words[1:-1]), last.get(words[-1])]
+            if None in parts:
+                new.append(_New(place, text, parts, _missing(words, parts)))
+                found.append(b"")
+            else:
+                found.append(b"".join(parts))  # type: ignore[arg-type]  # none is None
+        if new:
+            for place, ids in self._put_together(new):
+                found[place] = ids
+        return found
+
+    def _put_together(self, new: Sequence[_New]) -> list[tuple[int, bytes]]:
+        """Encode what is not known, once each; return the texts' ids with their places."""
+        times = Counter(word for text in new for _, word in text.missing)
+        rare = {word for word, count in times.items() if count == 1 and self._is_first(word)}
+        again = times.keys() - rare
+        # A text that can't be cut, or of many words that nothing else has, is encoded as a whole.
+        whole: list[_New] = []
+        apart: list[_New] = []
+        for text in new:
+            own = [word for _, word in text.missing if word in rare]
+            (whole if not text.missing or 2 * len(own) > len(text.parts) else apart).append(text)
+        wanted = [*again, *{word for text in apart for _, word in text.missing if word in rare}]
+        encoded = self._tokenizer.encode(
+            [*(text.text for text in whole), *(_BEFORE[kind] + word for kind, word in wanted)]
+        )
+        packed = [array("i", ids).tobytes() for ids in encoded]
+        fresh = dict(zip(wanted, packed[len(whole) :], strict=True))
+        found = [(text.place, ids) for text, ids in zip(whole, packed, strict=False)]
+        for text in apart:
+            for index, word in text.missing:
+                text.parts[index] = fresh[word]
+            found.append((text.place, b"".join(text.parts)))  # type: ignore[arg-type]  # none is None
+        for word in again:
+            kind, spelt = word
+            known = self._known[kind]
+            if len(spelt) <= _LONGEST_WORD and len(known) < _MOST_WORDS:
+                known[spelt] = fresh[word]
+        return found
+
+    def _is_first(self, word: _Word) -> bool:
+        """Whether a word has not been seen lately; from now on it has."""
+        mark = hash(word) % _SEEN
+        if self._seen[mark]:
+            return False
+        self._seen[mark] = 1
+        self._marks += 1
+        if self._marks > _SEEN // 4:
+            self._seen = bytearray(_SEEN)
+            self._marks = 0
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """A text with words that are not known.
+
+    parts: the ids of each word as far as they are known. missing: the others, with their places
+    among the words; none where the text can't be cut at every space.
+    """
+
+    place: int
+    text: str
+    parts: list[bytes | None]
+    missing: list[tuple[int, _Word]]
+
+
+def _missing(words: Sequence[str], parts: Sequence[bytes | None]) -> list[tuple[int, _Word]]:
+    end = len(words) - 1
+    missing = []
+    for index, part in enumerate(parts):
+        if part is None:
+            word = words[index]
+            if index < end and not is_closed(word):
+                return []
+            kind = (_INNER if index else _FIRST) if index < end else _LAST if index else _ALONE
+            missing.append((index, (kind, word)))
+    return missing
