@@ -27,11 +27,16 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, and the scenarios that have to find it."""
+    """A fault, and the scenarios that have to find it.
+
+    found_by: with the small batches of the tests, these and no others. named: those of them that
+    are there for it, which find it whatever the batches are.
+    """
 
     name: str
     plant: Plant
     found_by: frozenset[str]
+    named: frozenset[str]
 
 
 def one_ulp(result: Any) -> Any:
@@ -158,28 +163,52 @@ FAULTS = (
         "one ulp in all but the first place",
         where(lambda _batch, place: place > 0),
         frozenset({"position", "lengths", "shuffled", "requests"}),
+        frozenset({"position"}),
     ),
     Fault(
         "a shape that depends on the partners",
         where(_shape_of_partners),
         frozenset({"company", "partner-lengths", "lengths", "shuffled", "requests"}),
+        frozenset({"company", "partner-lengths"}),
     ),
     Fault(
         "a sum in float32 whose order depends on the batch",
         float_atomics,
         # position: its place decides which rows of its partners share an lm_head call with it
         frozenset({"company", "position", "lengths", "shuffled", "requests"}),
+        frozenset({"position"}),
     ),
     Fault(
         "a partner's tokens leak",
         where(_tokens_of_partners),
         # other lengths are other tokens, and what is asked decides which partners there are
         frozenset({"company", "contents", "partner-lengths", "lengths", "shuffled", "requests"}),
+        frozenset({"contents"}),
     ),
-    Fault("what is asked moves the answer", where(_request), frozenset({"requests"})),
-    Fault("a chat turn leaves something behind", chat_state, frozenset({"chat-turn"})),
-    Fault("a process differs from the next", where(_leftover), frozenset({"fresh-process"})),
-    Fault("an unread hidden state", unread_state, frozenset({"hidden-states", "fresh-process"})),
+    Fault(
+        "what is asked moves the answer",
+        where(_request),
+        frozenset({"requests"}),
+        frozenset({"requests"}),
+    ),
+    Fault(
+        "a chat turn leaves something behind",
+        chat_state,
+        frozenset({"chat-turn"}),
+        frozenset({"chat-turn"}),
+    ),
+    Fault(
+        "a process differs from the next",
+        where(_leftover),
+        frozenset({"fresh-process"}),
+        frozenset({"fresh-process"}),
+    ),
+    Fault(
+        "an unread hidden state",
+        unread_state,
+        frozenset({"hidden-states", "fresh-process"}),
+        frozenset({"hidden-states"}),
+    ),
     Fault(
         "every third forward differs",
         drift,
@@ -189,6 +218,7 @@ FAULTS = (
                 *("shuffled", "requests", "chat-turn", "fresh-process"),
             }
         ),
+        frozenset({"repeat"}),
     ),
 )
 
@@ -202,4 +232,5 @@ SHARING_FAULT = Fault(
     "a read that shares its prefix has another bit",
     _shared_bit,
     frozenset({"shared-prefix", "hidden-states", "fresh-process"}),
+    frozenset({"shared-prefix"}),
 )

@@ -23,7 +23,10 @@ from scorer.source import Counts, Source
 from tests.commands import REPO, Bench, run
 
 DATA = REPO / "tests" / "data"
-HAS_ZSTD = sys.version_info >= (3, 14) or importlib.util.find_spec("backports.zstd") is not None
+HAS_ZSTD = sys.version_info >= (3, 14) or (
+    importlib.util.find_spec("backports") is not None
+    and importlib.util.find_spec("backports.zstd") is not None
+)
 needs_zstd = pytest.mark.skipif(
     not HAS_ZSTD, reason="no zstd in this Python: pip install 'scorer[zstd]'"
 )
