@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from scorer import tiles
 from scorer.checkpoint import Checkpoint
+from scorer.device import MINIMUM_CAPABILITY
 from scorer.errors import DeviceError, ModelError, UsageError
 from scorer.shapes import BatchShape, Layout, max_segments
 
@@ -85,11 +87,8 @@ class Qwen3:
         if device.type == "cpu":
             self._head = weight.to(torch.float32)
         else:
-            from scorer import tiles
-            from scorer.forward import Forward
-
             self.attention = tiles.NAME
-            self._forward = Forward(self._model, positions=checkpoint.max_tokens)
+            self._forward = _forward_of(self._model, checkpoint)
 
     @property
     def shares(self) -> bool:
@@ -180,6 +179,24 @@ class Qwen3:
         # Frequencies are no weights: on the meta device they were never computed.
         plain.model.rotary_emb = Qwen3RotaryEmbedding(plain.config).to(self.device)
         return plain.eval()
+
+
+def _forward_of(model: Any, checkpoint: Checkpoint) -> Forward:
+    capability = torch.cuda.get_device_capability(model.device)
+    if capability < MINIMUM_CAPABILITY:
+        raise DeviceError(
+            f"{torch.cuda.get_device_name(model.device)} has compute capability "
+            f"{capability[0]}.{capability[1]}, the kernels need {MINIMUM_CAPABILITY[0]}."
+            f"{MINIMUM_CAPABILITY[1]}; use --device cpu"
+        )
+    try:
+        from scorer.forward import Forward
+    except ImportError as error:
+        raise DeviceError(
+            f"CUDA needs Triton, which comes with PyTorch's CUDA builds on Linux ({error}): "
+            "install it, or use --device cpu"
+        ) from error
+    return Forward(model, positions=checkpoint.max_tokens)
 
 
 def choose_device(name: DeviceName) -> torch.device:

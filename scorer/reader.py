@@ -44,6 +44,7 @@ ReductionName = Literal["auto", "host", "device"]
 
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 _DEPTH = 2  # one that is computed, one that is queued behind it
+_FAILED = ("CUDA error", "Triton Error")  # cuBLAS and Triton raise a plain RuntimeError
 _CPU_ALLOCATOR = "DefaultCPUAllocator"  # on the CPU torch raises a plain RuntimeError
 
 
@@ -221,12 +222,12 @@ class Reader:
 
     @contextmanager
     def _faults(self, batch: Batch) -> Iterator[None]:
-        """Turn what torch raises when the device fails into DeviceError."""
+        """Turn what torch and Triton raise when the device fails into DeviceError."""
         try:
             yield
-        except torch.AcceleratorError as error:
-            raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
         except (RuntimeError, MemoryError) as error:
+            if isinstance(error, torch.AcceleratorError) or str(error).startswith(_FAILED):
+                raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
             if not isinstance(error, _OUT_OF_MEMORY) and _CPU_ALLOCATOR not in str(error):
                 raise
             needed = self.model.forward_bytes(batch.tokens, self.shape.rows) / 2**30

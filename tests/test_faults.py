@@ -74,11 +74,13 @@ def test_shards_and_resume_from_the_command_line(bench: Bench) -> None:
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"
         ),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda error: str(error)[:20],
 )
 def test_a_device_that_fails_in_the_middle_of_a_job(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
