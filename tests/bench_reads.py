@@ -22,7 +22,7 @@ from scorer.manifest import numerics_fields
 from scorer.model import Qwen3, default_shape
 from scorer.reader import Reader
 from scorer.scoring import Scorer
-from tests.conftest import DEMO_MODEL
+from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
 from tests.random_model import write_random_config
 
 VOCABULARY = 151_936
@@ -30,7 +30,8 @@ VOCABULARY = 151_936
 
 def make_scorer(folder: Path, shape: str) -> Scorer:
     """Return a scorer on CUDA whose weights were drawn on the device, never written."""
-    write_random_config(folder, DEMO_MODEL, shape=shape, vocab_size=VOCABULARY)
+    tokenizer = find_qwen3_tokenizer() or DEMO_MODEL
+    write_random_config(folder, tokenizer, shape=shape, vocab_size=VOCABULARY)
     (folder / "model.safetensors").touch()
     scorer = Scorer(folder)
     device = torch.device("cuda", 0)
