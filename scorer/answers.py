@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
-import numpy as np
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from scorer.asks import Ask
+from scorer.entries import Entries, zero_probability
 from scorer.errors import ErrorCode, RowError
-from scorer.labels import PreparedOption
-from scorer.numeric import prob_mass, softmax
+from scorer.numeric import exps
 from scorer.prompts import Prepared, Prompter
 from scorer.records import BadLine, Record
-from scorer.reduction import RowRequests
 from scorer.rows import (
     Failure,
     OptionScore,
@@ -40,19 +40,23 @@ MAX_ENTRIES = 2_000_000
 """The most alternatives of one row, some 200 MB of JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The reads of one record.
 
     prepared: the record, rendered and tokenised. logprobs, prompt_logprobs: as asked, None for
-    none. reads: the prompt's read first where there is one, then one for each option of several
+    none. asks: the prompt's read first where there is one, then one for each option of several
     tokens, in order.
     """
 
     prepared: Prepared
     logprobs: int | None
     prompt_logprobs: int | None
-    reads: tuple[Read, ...]
+    asks: tuple[Ask, ...]
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """What is asked, as reads; made anew each time."""
+        return tuple([ask.read() for ask in self.asks])
 
     @property
     def most_entries(self) -> int:
@@ -62,7 +66,12 @@ class Plan:
     @property
     def has_prompt_read(self) -> bool:
         """Whether the first read is of the prompt alone."""
-        return len(self.reads) > sum(len(option.token_ids) > 1 for option in self.prepared.options)
+        return bool(self.asks) and not self.asks[0].option
+
+    @property
+    def has_longer_options(self) -> bool:
+        """Whether there are options of several tokens."""
+        return bool(self.asks) and self.asks[-1].option > 0
 
 
 def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | None) -> Plan:
@@ -72,7 +81,8 @@ def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | Non
     RowError when a row of that many entries could not be held.
     """
     record = prepared.record
-    logprobs = record.logprobs if record.logprobs is not None else logprobs
+    if record.logprobs is not None:
+        logprobs = record.logprobs
     if record.prompt_logprobs is not None:
         prompt_logprobs = record.prompt_logprobs
     tokens = prepared.token_ids
@@ -82,67 +92,20 @@ def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | Non
             f"prompt_logprobs {prompt_logprobs} at each of {len(tokens)} prompt tokens are more "
             f"than the {MAX_ENTRIES} entries of one row; ask for fewer, or shorten the prompt",
         )
-    last_targets = [option.token_ids[0] for option in prepared.options if _is_short(option)]
-    last_targets += [target.token_id for target in prepared.targets]
-    reads = []
-    if last_targets or logprobs is not None or prompt_logprobs is not None:
-        reads.append(_prompt_read(tokens, last_targets, logprobs or 0, prompt_logprobs))
-    reads += [
-        _option_read(tokens, option.token_ids)
-        for option in prepared.options
-        if not _is_short(option)
-    ]
-    return Plan(prepared, logprobs, prompt_logprobs, tuple(reads))
-
-
-def _is_short(option: PreparedOption) -> bool:
-    return len(option.token_ids) == 1
-
-
-def _prompt_read(
-    tokens: IntArray, last_targets: list[int], top_k: int, prompt_logprobs: int | None
-) -> Read:
-    """Read the distribution after the prompt and, if asked, before each of its tokens but one."""
-    n = len(tokens)
-    if prompt_logprobs is None:
-        positions = _position(n - 1)
-        requests = _one_row(tuple(last_targets), top_k)
-    else:
-        positions = np.arange(n, dtype=np.int32)
-        offsets = np.arange(n + 1, dtype=np.int32)
-        offsets[n] += len(last_targets) - 1
-        requests = RowRequests(
-            target_ids=np.concatenate([tokens[1:], np.array(last_targets, dtype=np.int32)]),
-            target_offsets=offsets,
-            top_k=np.array([*[prompt_logprobs] * (n - 1), top_k], dtype=np.int32),
-        )
-    return Read(tokens, positions, requests)
-
-
-@lru_cache(maxsize=4096)
-def _position(at: int) -> IntArray:
-    return np.array([at], dtype=np.int32)
-
-
-@lru_cache(maxsize=4096)
-def _one_row(targets: tuple[int, ...], top_k: int) -> RowRequests:
-    """One row's requests; most records of a file ask for the same, and arrays take time to make."""
-    return RowRequests.of([targets], [top_k])
-
-
-def _option_read(tokens: IntArray, option: Sequence[int]) -> Read:
-    """Read prompt and option, each option token's distribution where it is predicted."""
-    n, m = len(tokens), len(option)
-    ids = np.array(option, dtype=np.int32)
-    return Read(
-        tokens=np.concatenate([tokens, ids]),
-        positions=np.arange(n - 1, n - 1 + m, dtype=np.int32),
-        requests=RowRequests(
-            target_ids=ids,
-            target_offsets=np.arange(m + 1, dtype=np.int32),
-            top_k=np.zeros(m, dtype=np.int32),
-        ),
-    )
+    ids = tokens.tobytes()
+    short: list[int] = []
+    asks: list[Ask] = []
+    for option in prepared.options:
+        own = option.token_ids
+        if len(own) == 1:
+            short += own
+        else:
+            asks.append(Ask(ids + array("i", own).tobytes(), len(own)))
+    if prepared.targets:
+        short += [target.token_id for target in prepared.targets]
+    if short or logprobs is not None or prompt_logprobs is not None:
+        asks.insert(0, Ask(ids, 0, tuple(short), logprobs or 0, prompt_logprobs))
+    return Plan(prepared, logprobs, prompt_logprobs, tuple(asks))
 
 
 def failed(source: BadLine | Prepared | Record, error: RowError) -> Score:
@@ -164,11 +127,11 @@ def failed(source: BadLine | Prepared | Record, error: RowError) -> Score:
 
 def prompt_sha256(tokens: IntArray) -> str:
     """Return the hex SHA-256 over token ids as little-endian uint32."""
-    return hashlib.sha256(tokens.astype("<u4").tobytes()).hexdigest()
+    return hashlib.sha256(tokens.astype("<u4", copy=False).data).hexdigest()
 
 
 def answer(
-    plan: Plan, results: Sequence[ReadResult], prompter: Prompter, notes: Sequence[str] = ()
+    plan: Plan, results: Sequence[ReadResult], prompter: Prompter, notes: tuple[str, ...] = ()
 ) -> Score:
     """Return a record's row from the reduced distributions of its reads, in the plan's order.
 
@@ -177,188 +140,214 @@ def answer(
     Raises RowError for logits that are not finite, and for a token asked for by name whose
     probability is zero: no number is ever put in the place of a missing one.
     """
-    for reduced in results:
-        if reduced.nonfinite:
-            raise RowError(
-                ErrorCode.NONFINITE_LOGITS,
-                f"{reduced.nonfinite} of the read's distributions hold NaN or infinite "
-                "logits; the model or its dtype overflows on this prompt",
-            )
-    prepared = plan.prepared
-    prompt = results[0] if plan.has_prompt_read else None
-    longer = iter(results[1:] if plan.has_prompt_read else results)
-    shorts = sum(_is_short(option) for option in prepared.options)
-    values: list[float] = []
-    greedy: list[bool] = []
-    # The prompt's last row: its options' tokens in order, then its targets.
-    at = 0 if prompt is None else len(prompt.target_logprob) - shorts - len(prepared.targets)
-    for option in prepared.options:
-        if _is_short(option):
-            assert prompt is not None
-            logprobs = [prompt.target_logprob[at]]
-            greedy.append(prompt.target_rank[at] == 1)
-            at += 1
+    outcome = _Outcome(plan, results)
+    return outcome.row(exps(outcome.exponents()), prompter, notes)
+
+
+def answers(
+    plans: Sequence[Plan],
+    results: Iterable[Sequence[ReadResult]],
+    prompter: Prompter,
+    most_on_device: int | None = None,
+) -> list[Score]:
+    """Return what ``answer`` does for many records at once, error rows included.
+
+    most_on_device: the most entries of a distribution that a device lists: where more are asked
+    for, the host has listed them, and the row says so. None: there is no device.
+    """
+    outcomes: list[_Outcome | RowError] = []
+    exponents: list[float] = []
+    for plan, own in zip(plans, results, strict=True):
+        try:
+            outcome = _Outcome(plan, own)
+        except RowError as error:
+            outcomes.append(error)
         else:
-            read = next(longer)
-            logprobs = read.target_logprob
-            greedy.append(all(rank == 1 for rank in read.target_rank))
-        values.append(math.fsum(logprobs))
-        if -math.inf in logprobs:
-            raise _zero_probability(f"option {option.text!r}")
-    record = prepared.record
-    options = _options(prepared, values, greedy)
-    gold = UNSET if record.gold_index is None else record.gold_index
-    best = _best(values) if values else ()
-    entries = None if prompt is None else _Entries(prompt, prompter)
-    mass = _label_mass(prepared, values)
-    return Score(
-        id=record.id,
-        line=record.line,
-        prompt_tokens=len(prepared.token_ids),
-        prompt_sha256=prompt_sha256(prepared.token_ids),
-        answer=UNSET if not best else prepared.options[best[0]].text if len(best) == 1 else None,
-        answer_index=UNSET if not best else best[0] if len(best) == 1 else None,
-        tied=best if len(best) > 1 else UNSET,
-        answer_per_token=_answer_by(options, "logprob_per_token"),
-        answer_per_byte=_answer_by(options, "logprob_per_byte"),
-        label_mass=mass,
-        margin=_margin(values),
-        gold_index=gold,
-        correct=UNSET if gold is UNSET else best == (gold,),
-        options=options or UNSET,
-        targets=_targets(prepared, entries, at),
-        logprobs=_read_logprobs(plan, entries),
-        prompt_logprobs=_prompt_logprobs(plan, entries),
-        warnings=(*prepared.warnings, *_nothing(plan), *_low_mass(prepared, mass), *notes) or UNSET,
-        truncated_tokens=prepared.truncated_tokens or UNSET,
-        extra=record.extra or UNSET,
-    )
+            outcomes.append(outcome)
+            exponents += outcome.exponents()
+    powers = exps(exponents)
+    rows = []
+    at = 0
+    for plan, known in zip(plans, outcomes, strict=True):
+        if isinstance(known, RowError):
+            rows.append(failed(plan.prepared, known))
+            continue
+        end = at + known.powers
+        notes: tuple[str, ...] = ()
+        if most_on_device is not None and plan.most_entries > most_on_device:
+            listed = f"more than {most_on_device} entries of a distribution were listed"
+            notes = (f"{listed} by the host reduction",)
+        try:
+            rows.append(known.row(powers[at:end], prompter, notes))
+        except RowError as error:
+            rows.append(failed(plan.prepared, error))
+        at = end
+    return rows
 
 
-def _options(
-    prepared: Prepared, values: Sequence[float], greedy: Sequence[bool]
-) -> tuple[OptionScore, ...]:
-    if not values:
-        return ()
-    several = not all(map(_is_short, prepared.options))
-    return tuple(
-        OptionScore(
-            text=option.text,
-            label=UNSET if option.label is None else option.label,
-            token_ids=option.token_ids,
-            logprob=value,
-            probability=probability,
-            rank=1 + sum(other > value for other in values),
-            is_greedy=is_greedy,
-            logprob_per_token=value / len(option.token_ids) if several else UNSET,
-            logprob_per_byte=(
-                value / (prepared.moved_spaces + len(option.text.encode())) if several else UNSET
-            ),
-            seam_changed=option.seam_changed or UNSET,
+class _Outcome:
+    """The options' values. Raises RowError where one of them is none.
+
+    powers: how many exponentials the row needs, those of ``exponents``.
+    """
+
+    __slots__ = ("_at", "_greedy", "_has_mass", "_plan", "_prompt", "_values", "powers")
+
+    def __init__(self, plan: Plan, results: Sequence[ReadResult]) -> None:
+        for reduced in results:
+            if reduced.nonfinite:
+                raise RowError(
+                    ErrorCode.NONFINITE_LOGITS,
+                    f"{reduced.nonfinite} of the read's distributions hold NaN or infinite "
+                    "logits; the model or its dtype overflows on this prompt",
+                )
+        prepared = plan.prepared
+        several = plan.has_longer_options
+        prompt = results[0] if plan.has_prompt_read else None
+        # The prompt's last row: its options' tokens in order, then its targets.
+        at = 0
+        if prompt is not None:
+            short = len(prepared.options) - (len(results) - 1)
+            at = len(prompt.target_logprob) - short - len(prepared.targets)
+        if prompt is not None and not several:
+            end = at + len(prepared.options)
+            self._values = prompt.target_logprob[at:end]
+            self._greedy = [rank == 1 for rank in prompt.target_rank[at:end]]
+            at = end
+        else:
+            self._values, self._greedy = [], []
+            longer = iter(results if prompt is None else results[1:])
+            for option in prepared.options:
+                if len(option.token_ids) == 1:
+                    assert prompt is not None
+                    self._values.append(prompt.target_logprob[at])
+                    self._greedy.append(prompt.target_rank[at] == 1)
+                    at += 1
+                else:
+                    read = next(longer)
+                    self._values.append(math.fsum(read.target_logprob))
+                    self._greedy.append(all(rank == 1 for rank in read.target_rank))
+        if -math.inf in self._values:
+            option = prepared.options[self._values.index(-math.inf)]
+            raise zero_probability(f"option {option.text!r}")
+        self._plan = plan
+        self._prompt = prompt
+        self._at = at
+        self._has_mass = bool(self._values) and not several and not prepared.prefix_clash
+        self.powers = len(self._values) * (2 if self._has_mass else 1)
+
+    def exponents(self) -> list[float]:
+        """What the row needs e to the power of: for the softmax, then for the label mass."""
+        values = self._values
+        if not values:
+            return []
+        largest = max(values)
+        shifted = [value - largest for value in values]
+        return shifted + values if self._has_mass else shifted
+
+    def row(self, powers: Sequence[float], prompter: Prompter, notes: tuple[str, ...]) -> Score:
+        """Return the row. Raises RowError where a token has probability zero."""
+        plan, values = self._plan, self._values
+        prepared = plan.prepared
+        record = prepared.record
+        options: tuple[OptionScore, ...] | UnsetType = UNSET
+        answer: str | UnsetType | None = UNSET
+        index: int | UnsetType | None = UNSET
+        tied: tuple[int, ...] | UnsetType = UNSET
+        mass: float | UnsetType | None = UNSET
+        margin: float | UnsetType | None = UNSET
+        best: tuple[int, ...] = ()
+        if values:
+            ordered = sorted(values)
+            options = self._options(powers[: len(values)], ordered)
+            best = _best(values)
+            if len(best) == 1:
+                answer, index = prepared.options[best[0]].text, best[0]
+            else:
+                answer, index, tied = None, None, best
+            mass = math.fsum(powers[len(values) :]) if self._has_mass else None
+            margin = ordered[-1] - ordered[-2] if len(values) > 1 else None
+        gold = UNSET if record.gold_index is None else record.gold_index
+        entries = None if self._prompt is None else Entries(self._prompt, prompter)
+        warnings = prepared.warnings
+        if not plan.asks:
+            warnings += ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
+        if isinstance(mass, float) and mass < LOW_LABEL_MASS and record.question is not None:
+            less = "most of the probability is on other tokens than the labels"
+            warnings += (f"label mass {mass:.3g}: {less}",)
+        warnings += notes
+        return Score(
+            id=record.id,
+            line=record.line,
+            prompt_tokens=len(prepared.token_ids),
+            prompt_sha256=prompt_sha256(prepared.token_ids),
+            answer=answer,
+            answer_index=index,
+            tied=tied,
+            answer_per_token=_answer_by(options, "logprob_per_token"),
+            answer_per_byte=_answer_by(options, "logprob_per_byte"),
+            label_mass=mass,
+            margin=margin,
+            gold_index=gold,
+            correct=UNSET if gold is UNSET else best == (gold,),
+            options=options,
+            targets=_targets(prepared, entries, self._at),
+            logprobs=_read_logprobs(plan, entries),
+            prompt_logprobs=_prompt_logprobs(plan, entries),
+            warnings=warnings or UNSET,
+            truncated_tokens=prepared.truncated_tokens or UNSET,
+            extra=record.extra or UNSET,
         )
-        for option, value, probability, is_greedy in zip(
-            prepared.options, values, softmax(values), greedy, strict=True
+
+    def _options(
+        self, weights: Sequence[float], ordered: Sequence[float]
+    ) -> tuple[OptionScore, ...]:
+        """weights: e to the power of each value less the largest. ordered: the values, ascending.
+
+        The softmax's denominator is the exact sum, rounded once: probabilities have the same bits
+        in any order of the options.
+        """
+        total = math.fsum(weights)
+        several = self._plan.has_longer_options
+        moved = self._plan.prepared.moved_spaces
+        return tuple(
+            [
+                OptionScore(
+                    text=option.text,
+                    label=UNSET if option.label is None else option.label,
+                    token_ids=option.token_ids,
+                    logprob=value,
+                    probability=weight / total,
+                    rank=1 + len(ordered) - bisect_right(ordered, value),
+                    is_greedy=is_greedy,
+                    logprob_per_token=value / len(option.token_ids) if several else UNSET,
+                    logprob_per_byte=(
+                        value / (moved + len(option.text.encode())) if several else UNSET
+                    ),
+                    seam_changed=option.seam_changed or UNSET,
+                )
+                for option, value, weight, is_greedy in zip(
+                    self._plan.prepared.options, self._values, weights, self._greedy, strict=True
+                )
+            ]
         )
-    )
 
 
 def _best(values: Sequence[float]) -> tuple[int, ...]:
     """Return the indices of the largest value, all of them where several are equal."""
     largest = max(values)
-    return tuple(index for index, value in enumerate(values) if value == largest)
+    return tuple([index for index, value in enumerate(values) if value == largest])
 
 
-def _answer_by(options: Sequence[OptionScore], field: str) -> str | UnsetType | None:
-    if not options or getattr(options[0], field) is UNSET:
+def _answer_by(options: tuple[OptionScore, ...] | UnsetType, field: str) -> str | UnsetType | None:
+    if options is UNSET or getattr(options[0], field) is UNSET:
         return UNSET
     best = _best([getattr(option, field) for option in options])
     return options[best[0]].text if len(best) == 1 else None
 
 
-def _label_mass(prepared: Prepared, values: Sequence[float]) -> float | UnsetType | None:
-    """Sum the labels' probabilities; None where they are not disjoint single tokens."""
-    if not values:
-        return UNSET
-    if prepared.prefix_clash or not all(map(_is_short, prepared.options)):
-        return None
-    return prob_mass(values)
-
-
-def _nothing(plan: Plan) -> tuple[str, ...]:
-    """Say when a record asks for no number at all."""
-    if plan.reads:
-        return ()
-    return ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
-
-
-def _low_mass(prepared: Prepared, mass: float | UnsetType | None) -> tuple[str, ...]:
-    """Say when a lettered question's labels are not what the model wants to answer."""
-    if prepared.record.question is None or not isinstance(mass, float) or mass >= LOW_LABEL_MASS:
-        return ()
-    warning = f"label mass {mass:.3g}: most of the probability is on other tokens than the labels"
-    return (warning,)
-
-
-def _margin(values: Sequence[float]) -> float | UnsetType | None:
-    if not values:
-        return UNSET
-    if len(values) == 1:
-        return None
-    first, second = sorted(values, reverse=True)[:2]
-    return first - second
-
-
-def _zero_probability(what: str) -> RowError:
-    return RowError(
-        ErrorCode.ZERO_PROBABILITY,
-        f"{what} has probability zero (its logit is -inf), which has no log-probability; leave it "
-        "out of the request",
-    )
-
-
-class _Entries:
-    """The prompt read's distributions as entries with the tokens' text."""
-
-    def __init__(self, reduced: ReadResult, prompter: Prompter) -> None:
-        self._reduced = reduced
-        self._prompter = prompter
-
-    def target(self, index: int, token_id: int) -> TokenScore:
-        reduced = self._reduced
-        return self._entry(
-            token_id, reduced.target_logprob[index], reduced.target_rank[index], by_name=True
-        )
-
-    def chosen(self, row: int) -> TokenScore:
-        reduced = self._reduced
-        return self._entry(reduced.chosen_id[row], reduced.chosen_logprob[row], 1)
-
-    def top(self, row: int) -> tuple[TokenScore, ...]:
-        reduced = self._reduced
-        start, end = reduced.top_offsets[row], reduced.top_offsets[row + 1]
-        return tuple(
-            self._entry(reduced.top_id[i], reduced.top_logprob[i], i - start + 1)
-            for i in range(start, end)
-        )
-
-    def _entry(
-        self, token_id: int, logprob: float, rank: int, *, by_name: bool = False
-    ) -> TokenScore:
-        (text,) = self._prompter.token_text([token_id])
-        if logprob == -math.inf:
-            what = f"token {token_id} ({text.text!r})"
-            raise _zero_probability(what if by_name else f"{what}, of rank {rank},")
-        return TokenScore(
-            token_id=token_id,
-            text=text.text,
-            bytes=tuple(text.raw),
-            logprob=logprob,
-            rank=rank,
-        )
-
-
 def _targets(
-    prepared: Prepared, entries: _Entries | None, at: int
+    prepared: Prepared, entries: Entries | None, at: int
 ) -> tuple[TokenScore, ...] | UnsetType:
     if entries is None or not prepared.targets:
         return UNSET
@@ -367,16 +356,16 @@ def _targets(
     )
 
 
-def _read_logprobs(plan: Plan, entries: _Entries | None) -> ReadLogprobs | UnsetType:
+def _read_logprobs(plan: Plan, entries: Entries | None) -> ReadLogprobs | UnsetType:
     """Give the prompt read's last row, when it was asked for."""
     if plan.logprobs is None or entries is None:
         return UNSET
-    last = len(plan.reads[0].positions) - 1
+    last = entries.rows - 1
     return ReadLogprobs(chosen=entries.chosen(last), top=entries.top(last))
 
 
 def _prompt_logprobs(
-    plan: Plan, entries: _Entries | None
+    plan: Plan, entries: Entries | None
 ) -> tuple[PositionLogprobs | None, ...] | UnsetType:
     """Give one entry a prompt token; the first has nothing before it and is None."""
     if plan.prompt_logprobs is None or entries is None:

@@ -116,8 +116,8 @@ class Job:
                 summary.records += 1
                 summary.warned += bool(item.prepared.warnings)
                 summary.add_prompt(len(item.prepared.token_ids))
-                reads += len(item.reads)
-                tokens += sum(len(read) for read in item.reads)
+                reads += len(item.asks)
+                tokens += sum(map(len, item.asks))
             else:
                 summary.add(item)
                 self.report_error(item, summary)

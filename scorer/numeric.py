@@ -130,7 +130,7 @@ def softmax(logprobs: Sequence[float]) -> list[float]:
             "softmax needs log-probabilities without NaN or +inf, at least one of them finite; "
             f"got a maximum of {largest}"
         )
-    weights = _exps([value - largest for value in logprobs])
+    weights = exps([value - largest for value in logprobs])
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
@@ -142,7 +142,7 @@ def prob_mass(logprobs: Sequence[float]) -> float:
     """
     if any(math.isnan(value) or value == math.inf for value in logprobs):
         raise ValueError(f"prob_mass needs log-probabilities without NaN or +inf, got {logprobs}")
-    return math.fsum(_exps(logprobs))
+    return math.fsum(exps(logprobs))
 
 
 def _elementwise(function: Callable[[Float64s], Float64s], x: float | Float64s) -> float | Float64s:
@@ -191,8 +191,8 @@ def _exp_one(x: float) -> float:
     return mantissa * math.ldexp(1.0, half) * math.ldexp(1.0, k - half)
 
 
-def _exps(values: Sequence[float]) -> list[float]:
-    """exp of each value; a handful of labels is quicker one by one than through NumPy."""
+def exps(values: Sequence[float]) -> list[float]:
+    """e^x of each value, as ``exp`` gives it; a handful is quicker without NumPy."""
     if len(values) <= _FEW:
         return [_exp_one(value) for value in values]
     many: list[float] = exp(np.array(values, dtype=np.float64)).tolist()

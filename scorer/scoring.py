@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from scorer.answers import Plan, answer, failed, plan
+from scorer.answers import Plan, answers, failed, plan
 from scorer.errors import DeviceError, RowError, UsageError
 from scorer.labels import LabelSet
 from scorer.packing import Packer
@@ -273,9 +273,10 @@ class Scorer:
                 slot = _slot(item)
                 slots.append(slot)
                 if slot.plan is not None:
-                    for place in range(len(slot.plan.reads)):
+                    own = slot.plan.reads
+                    for place in range(len(own)):
                         places[key + len(reads) + place] = slot, place
-                    reads += slot.plan.reads
+                    reads += own
                     self._close(slot)
             packer.add(range(key, key + len(reads)), reads)
             key += len(reads)
@@ -330,21 +331,12 @@ class Scorer:
         if slot.missing or slot.plan is None:
             return
         results = [reduced for reduced in slot.results if reduced is not None]
-        try:
-            slot.row = answer(slot.plan, results, self.prompter, self._notes(slot.plan))
-        except RowError as error:
-            slot.row = failed(slot.plan.prepared, error)
-
-    def _notes(self, plan: Plan) -> tuple[str, ...]:
-        most = self.reader.max_device_k
-        if most is None or plan.most_entries <= most:
-            return ()
-        return (f"more than {most} entries of a distribution were listed by the host reduction",)
+        (slot.row,) = answers([slot.plan], [results], self.prompter, self.reader.max_device_k)
 
 
 def _slot(item: Plan | Score) -> _Slot:
     if isinstance(item, Plan):
-        return _Slot(item, [None] * len(item.reads), len(item.reads), None)
+        return _Slot(item, [None] * len(item.asks), len(item.asks), None)
     return _Slot(None, [], 0, item)
 
 

@@ -7,9 +7,9 @@ are joined again and cut read by read. Nothing is computed here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -69,8 +69,7 @@ def split_reduced(
         )
 
 
-@dataclass(slots=True)
-class ReadResult:
+class ReadResult(msgspec.Struct, array_like=True, gc=False):
     """The reduced distributions of one read, m rows and t targets, as Python's own numbers.
 
     nonfinite: how many rows hold NaN or infinite logits. The rest as in ``Reduced``; a read has few
