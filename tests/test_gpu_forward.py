@@ -312,13 +312,19 @@ def test_biases_are_added(tmp_path: Path) -> None:
 def test_out_of_memory_names_the_shape_the_need_and_the_remedy(checkpoint: Path) -> None:
     from scorer.scoring import Scorer
 
-    scorer = Scorer(checkpoint, device="cuda", tokens_per_forward=2**23, rows_per_forward=8)
-    with pytest.raises(
-        DeviceError,
-        match=r"forward of 8388608 tokens and 8 lm_head rows, which "
-        r"needs about \d+\.\d GiB beside the weights; lower --tokens-per-forward",
-    ):
-        list(scorer.score([{"prompt": "x", "targets": [5]}]))
+    tokens = 2**18
+    scorer = Scorer(checkpoint, device="cuda", tokens_per_forward=tokens, rows_per_forward=8)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(4e9 / torch.cuda.mem_get_info()[1])
+    try:
+        with pytest.raises(
+            DeviceError,
+            match=rf"forward of {tokens} tokens and 8 lm_head rows, "
+            r"which needs about 4\.5 GiB beside the weights; lower --tokens-per-forward",
+        ):
+            list(scorer.score([{"prompt": "x", "targets": [5]}]))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_the_table_of_segments_is_of_one_size(checkpoint: Path) -> None:
