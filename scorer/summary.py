@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -27,6 +28,72 @@ CONSTANT_SCORES = (
 )
 
 
+class Counted(msgspec.Struct, array_like=True):
+    """What the rows of one stretch come to, so that it can be sent and added to what was before.
+
+    errors: how many by code. label_masses: of the rows that have one, in order. gold_texts,
+    gold_places: how often each was the gold option's. first_values: the numbers of the first row
+    that has any; differing: whether another row's are not these. alike: rows until then whose
+    prompt is not that of the row before; first_prompt, last_prompt: the hashes at either end.
+    """
+
+    records: int = 0
+    errors: dict[str, int] = {}
+    warned: int = 0
+    tied: int = 0
+    correct: int = 0
+    label_masses: list[float] = []
+    prompt_tokens: int = 0
+    longest_prompt: int = 0
+    gold_texts: dict[str, int] = {}
+    gold_places: dict[int, int] = {}
+    first_values: tuple[float, ...] | None = None
+    differing: bool = False
+    alike: int = 0
+    first_prompt: str | None = None
+    last_prompt: str | None = None
+
+    def add(self, row: Score) -> None:
+        """Count one row."""
+        self.records += 1
+        if row.prompt_tokens is not UNSET:
+            self.prompt_tokens += row.prompt_tokens
+            self.longest_prompt = max(self.longest_prompt, row.prompt_tokens)
+        if row.error is not UNSET:
+            self.errors[row.error.code] = self.errors.get(row.error.code, 0) + 1
+            return
+        if not self.differing:
+            self._compare(row)
+        if row.warnings is not UNSET:
+            self.warned += 1
+        if row.tied is not UNSET:
+            self.tied += 1
+        if isinstance(row.label_mass, float):
+            self.label_masses.append(row.label_mass)
+        if row.gold_index is not UNSET and row.options is not UNSET:
+            place, text = row.gold_index, row.options[row.gold_index].text
+            self.correct += row.correct is True
+            self.gold_places[place] = self.gold_places.get(place, 0) + 1
+            self.gold_texts[text] = self.gold_texts.get(text, 0) + 1
+
+    def _compare(self, row: Score) -> None:
+        """See whether this row's numbers are those of the rows before."""
+        options = () if row.options is UNSET else row.options
+        targets = () if row.targets is UNSET else row.targets
+        values = [*(option.logprob for option in options), *(target.logprob for target in targets)]
+        if row.logprobs is not UNSET:
+            values.append(row.logprobs.chosen.logprob)
+        if not values:
+            return
+        prompt = None if row.prompt_sha256 is UNSET else row.prompt_sha256
+        if self.first_values is None:
+            self.first_values, self.first_prompt, self.alike = tuple(values), prompt, 1
+        else:
+            self.differing = tuple(values) != self.first_values
+            self.alike += prompt != self.last_prompt
+        self.last_prompt = prompt
+
+
 @dataclass(slots=True)
 class Summary:
     """Counts over rows; label_masses is their sum."""
@@ -44,7 +111,7 @@ class Summary:
     _gold_texts: Counter[str] = field(default_factory=Counter)
     _gold_places: Counter[int] = field(default_factory=Counter)
     _first_values: tuple[float, ...] | None = None
-    _last_prompt: str | UnsetType = UNSET
+    _last_prompt: str | None = None
     _alike: int = 0
     _differing: bool = False
 
@@ -76,40 +143,34 @@ class Summary:
 
     def add(self, row: Score) -> None:
         """Count one row."""
-        self.records += 1
-        if row.prompt_tokens is not UNSET:
-            self.add_prompt(row.prompt_tokens)
-        if row.error is not UNSET:
-            self.errors[row.error.code] += 1
-            return
-        if not self._differing:
-            self._compare(row)
-        self.warned += row.warnings is not UNSET
-        self.tied += row.tied is not UNSET
-        if isinstance(row.label_mass, float):
-            self.labelled += 1
-            self.label_masses += row.label_mass
-        if row.gold_index is not UNSET and row.options is not UNSET:
-            self.with_gold += 1
-            self.correct += row.correct is True
-            if len(self._gold_texts) <= _MOST_TEXTS:
-                self._gold_texts[row.options[row.gold_index].text] += 1
-            self._gold_places[row.gold_index] += 1
+        counted = Counted()
+        counted.add(row)
+        self.take(counted)
 
-    def _compare(self, row: Score) -> None:
-        """See whether this row's numbers are those of the rows before."""
-        options = () if row.options is UNSET else row.options
-        targets = () if row.targets is UNSET else row.targets
-        values = [*(option.logprob for option in options), *(target.logprob for target in targets)]
-        if row.logprobs is not UNSET:
-            values.append(row.logprobs.chosen.logprob)
-        if not values:
+    def take(self, counted: Counted) -> None:
+        """Count the rows that come next."""
+        self.records += counted.records
+        self.errors.update(counted.errors)
+        self.warned += counted.warned
+        self.tied += counted.tied
+        self.correct += counted.correct
+        self.labelled += len(counted.label_masses)
+        for mass in counted.label_masses:  # one by one: the same sum however the rows are cut up
+            self.label_masses += mass
+        self.prompt_tokens += counted.prompt_tokens
+        self.longest_prompt = max(self.longest_prompt, counted.longest_prompt)
+        self.with_gold += sum(counted.gold_places.values())
+        self._gold_places.update(counted.gold_places)
+        if len(self._gold_texts) <= _MOST_TEXTS:
+            self._gold_texts.update(counted.gold_texts)
+        if counted.first_values is None:
             return
         if self._first_values is None:
-            self._first_values = tuple(values)
-        self._differing = tuple(values) != self._first_values
-        self._alike += row.prompt_sha256 != self._last_prompt
-        self._last_prompt = row.prompt_sha256
+            self._first_values = counted.first_values
+        self._differing |= counted.differing or counted.first_values != self._first_values
+        same_prompt = self._alike > 0 and counted.first_prompt == self._last_prompt
+        self._alike += counted.alike - same_prompt
+        self._last_prompt = counted.last_prompt
 
     def add_prompt(self, tokens: int) -> None:
         """Count one prompt's tokens."""

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import UNSET
 
 from scorer import summary as module
 from scorer.rows import Failure, OptionScore, Score
-from scorer.summary import Summary
+from scorer.summary import Counted, Summary
 
 
 def option(text: str) -> OptionScore:
@@ -133,3 +138,45 @@ def test_gold_texts_take_bounded_memory() -> None:
 
     assert len(summary._gold_texts) <= module._MOST_TEXTS + 1
     assert summary.majority_baseline == 1.0
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.builds(
+            scored,
+            gold=st.none() | st.integers(0, 2),
+            answer=st.none() | st.integers(0, 2),
+            mass=st.none() | st.floats(0, 1),
+            tokens=st.integers(1, 9),
+        )
+        | st.builds(
+            lambda sha, logprob: Score(
+                id="x",
+                line=1,
+                prompt_sha256=sha,
+                options=(msgspec.structs.replace(option("yes"), logprob=logprob),),
+                warnings=("w",),
+            ),
+            st.sampled_from("abc"),
+            st.sampled_from([-1.0, -1.0, -1.0, -2.0]),
+        )
+        | st.just(Score(id="e", line=6, error=Failure(code="empty_option", message="m"))),
+        max_size=12,
+    ),
+    st.lists(st.integers(0, 12), max_size=4),
+)
+def test_stretches_come_to_what_the_rows_come_to(rows: list[Score], cuts: list[int]) -> None:
+    summary = Summary()
+    places = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    for start, end in pairwise(places):
+        counted = Counted()
+        for row in rows[start:end]:
+            counted.add(row)
+        sent = msgspec.msgpack.encode(counted)
+        summary.take(msgspec.msgpack.decode(sent, type=Counted))
+    expected = summed(*rows)
+    assert summary.fields() == expected.fields()
+    assert summary.constant_scores == expected.constant_scores
+    if not expected._differing:
+        assert summary == expected
