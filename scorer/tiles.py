@@ -44,9 +44,9 @@ class Heads:
                 f"num_attention_heads must be a multiple of num_key_value_heads, up to {ROWS} "
                 f"times as many, got {self.query} and {self.key}; use --device cpu"
             )
-        if self.size not in (32, 64, 128, 256):
+        if self.size not in (32, 64, 128):
             raise ModelError(
-                f"head_dim must be 32, 64, 128 or 256 on CUDA, got {self.size}; use --device cpu"
+                f"head_dim must be 32, 64 or 128 on CUDA, got {self.size}; use --device cpu"
             )
 
     @property

@@ -278,7 +278,7 @@ def test_joined_weights_take_no_memory_twice(checkpoint: Path) -> None:
     ("config", "message"),
     [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not served on CUDA"),
-        ({"head_dim": 80}, "head_dim must be 32, 64, 128 or 256 on CUDA, got 80"),
+        ({"head_dim": 80}, "head_dim must be 32, 64 or 128 on CUDA, got 80"),
     ],
 )
 def test_layers_that_are_not_served_are_named(

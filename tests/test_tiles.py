@@ -68,7 +68,7 @@ def test_a_tile_never_has_more_rows_than_the_kernel() -> None:
     [
         ((12, 8, 128), "multiple of num_key_value_heads, up to 64 times as many, got 12 and 8"),
         ((130, 2, 128), "up to 64 times as many, got 130 and 2"),
-        ((32, 8, 96), "head_dim must be 32, 64, 128 or 256 on CUDA, got 96; use --device cpu"),
+        ((32, 8, 96), "head_dim must be 32, 64 or 128 on CUDA, got 96; use --device cpu"),
     ],
 )
 def test_shapes_that_are_not_served(heads: tuple[int, int, int], message: str) -> None:
