@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from scorer.answers import Plan
 from scorer.errors import UsageError
 from scorer.manifest import hash_files, sha256_of
 from scorer.output import RowFile, StdoutRows
-from scorer.rows import Score
 from scorer.shard import Shard
 from scorer.source import Counts, Source, at_line
 from scorer.summary import CONSTANT_SCORES, Summary
@@ -118,9 +117,9 @@ class Job:
                 summary.add_prompt(len(item.prepared.token_ids))
                 reads += len(item.asks)
                 tokens += sum(map(len, item.asks))
-            else:
+            elif item.error is not UNSET:
+                self.report_errors([(item.line, item.error.message)], summary.errors.total())
                 summary.add(item)
-                self.report_error(item, summary)
         self.reporter.table(
             f"{self.source.name}: dry run",
             [
@@ -154,11 +153,11 @@ class Job:
                     file.remove_if_empty()
                 raise
 
-    def report_error(self, row: Score, summary: Summary) -> None:
-        """Name the first few error rows and their place."""
-        shown = summary.errors.total()
-        if row.error is not UNSET and shown <= _ERRORS_SHOWN:
-            self.reporter.say(at_line(self.source.name, row.line, row.error.message))
+    def report_errors(self, errors: Iterable[tuple[int, str]], before: int) -> None:
+        """Name the first few error rows, by line and message. before: how many came earlier."""
+        for shown, (line, message) in enumerate(errors, before + 1):
+            if shown <= _ERRORS_SHOWN:
+                self.reporter.say(at_line(self.source.name, line, message))
             if shown == _ERRORS_SHOWN:
                 self.reporter.say("further errors are in the output only")
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
-
 from scorer.errors import ScorerError, StopAtError, UsageError
 from scorer.job import identity, produced_by, work_done
 from scorer.manifest import write_manifest
@@ -173,23 +171,27 @@ class Run:
 
     def _score(self, stop: StopRequest) -> None:
         """Write a row for each record that has none, until asked to stop."""
-        job, reader, out = self._job, self._scorer.reader, self._out
+        job, scorer, out = self._job, self._scorer, self._out
         start = self._first + self._kept.rows
-        digest, summary, counts = self._kept.digest, self.summary, reader.counts
+        digest, summary, counts = self._kept.digest, self.summary, scorer.reader.counts
         due = time.monotonic() + CHECKPOINT_SECONDS
-        records = job.source.records(self._end, start=start, marks=self._marks)
-        with job.reporter.counting(self._end - self._first, self._kept.rows) as counter:
-            for row in self._scorer.score(records, stop=stop):
-                if row.error is not UNSET and job.on_error == "stop":
-                    raise StopAtError(at_line(job.source.name, row.line, row.error.message))
-                line = encode_score(row)
-                out.write(line)
-                digest.update(line)
-                summary.add(row)
-                self._marks.pass_by(row.line)
-                if row.error is not UNSET:
-                    job.report_error(row, summary)
-                counter.advance(errors=summary.errors.total(), fill=counts.fill)
+        lines = job.source.lines(self._end, start=start, marks=self._marks)
+        stop_at_error = job.on_error == "stop"
+        with (
+            job.reporter.counting(self._end - self._first, self._kept.rows) as counter,
+            scorer.hands() as hands,
+        ):
+            for rows in scorer.write(lines, hands, stop=stop, stop_at_error=stop_at_error):
+                count = rows.counted.records
+                if count:
+                    out.write(rows.data)
+                    digest.update(rows.data, count)
+                    job.report_errors(rows.errors, summary.errors.total())
+                    summary.take(rows.counted)
+                    self._marks.pass_by(rows.last)
+                    counter.advance(count, errors=summary.errors.total(), fill=counts.fill)
+                if rows.stopped is not None:
+                    raise StopAtError(at_line(job.source.name, *rows.stopped))
                 if time.monotonic() >= due:
                     self._checkpoint()
                     due = time.monotonic() + CHECKPOINT_SECONDS

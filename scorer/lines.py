@@ -10,8 +10,10 @@ import hashlib
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 BOM: Final = b"\xef\xbb\xbf"
 JSON_SPACE: Final = b" \t\r\n"
@@ -58,20 +60,34 @@ class End:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lines:
+class Piece(msgspec.Struct, frozen=True):
     """Whole lines of an input, in order.
 
     first: the number of the first, from 1. data: the lines with their endings, only the input's
-    last may have none. before, after: all bytes before and up to their end. too_long: it is one
-    line of more than ``LONGEST_LINE`` bytes, and ``data`` is empty.
+    last may have none. too_long: it is one line of more than ``LONGEST_LINE`` bytes, and ``data``
+    is empty.
     """
 
     first: int
     data: bytes
+    too_long: bool = False
+
+    def contents(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each line that is not blank, and its bytes without the ending."""
+        for number, line in enumerate(self._text().split(b"\n"), self.first):
+            content = line.strip(JSON_SPACE)
+            if content:
+                yield number, content
+
+    def _text(self) -> bytes:
+        return self.data.removeprefix(BOM) if self.first == 1 else self.data
+
+
+class Lines(Piece, frozen=True, kw_only=True):
+    """Lines that know all bytes before them and up to their end."""
+
     before: Digest
     after: Digest
-    too_long: bool = False
 
     @property
     def count(self) -> int:
@@ -85,13 +101,6 @@ class Lines:
             return 1
         return sum(1 for line in self._text().split(b"\n") if line.strip(JSON_SPACE))
 
-    def contents(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number of each line that is not blank, and its bytes without the ending."""
-        for number, line in enumerate(self._text().split(b"\n"), self.first):
-            content = line.strip(JSON_SPACE)
-            if content:
-                yield number, content
-
     def cut(self, start: int, end: int) -> Lines:
         """The records ``start`` to ``end`` (excluded), counted from 0, and the blank lines between.
 
@@ -104,7 +113,7 @@ class Lines:
         begin, stop = self._end_of(first - 1), self._end_of(last)
         data = self.data[begin:stop]
         before = self.before.plus(self.data[:begin])
-        return replace(self, first=first, data=data, before=before, after=before.plus(data))
+        return Lines(first, data, before=before, after=before.plus(data))
 
     def end_of(self, line: int) -> End:
         """Where one of these lines ends."""
@@ -132,9 +141,6 @@ class Lines:
             place = self.data.find(b"\n", place) + 1 or len(self.data)
         return place
 
-    def _text(self) -> bytes:
-        return self.data.removeprefix(BOM) if self.first == 1 else self.data
-
 
 def pieces(stream: io.BufferedReader, size: int | None = None) -> Iterator[Lines]:
     """Yield the lines of the first ``size`` bytes of a stream (None: all), hashed as they are read.
@@ -150,7 +156,7 @@ def pieces(stream: io.BufferedReader, size: int | None = None) -> Iterator[Lines
         before, first = read.copy(), number
         read.add(data)
         number += data.count(b"\n")
-        return Lines(first, data, before, read.copy())
+        return Lines(first, data, before=before, after=read.copy())
 
     while left and (block := stream.read1(min(PIECE, left))):
         left -= len(block)
@@ -176,5 +182,5 @@ def pieces(stream: io.BufferedReader, size: int | None = None) -> Iterator[Lines
                 break
             rest = stream.readline(min(PIECE, left))
             left -= len(rest)
-        yield Lines(number, b"", before, read.copy(), too_long=True)
+        yield Lines(number, b"", True, before=before, after=read.copy())
         number += 1

@@ -78,31 +78,25 @@ class RowFile:
             raise UsageError(f"{self.path}: can't be locked: {error.strerror}") from error
         return True
 
-    def write(self, line: bytes) -> None:
-        """Take one whole line. Raises UsageError when lines can't be written."""
-        self._lines.append(line)
-        self._waiting += len(line)
+    def write(self, lines: bytes) -> None:
+        """Take whole lines. Raises UsageError when lines can't be written."""
+        self._lines.append(lines)
+        self._waiting += len(lines)
         if self._waiting >= _BUFFER:
             self.flush()
 
     def flush(self) -> None:
         """Hand all lines to the system, or cut back to the last whole one and raise UsageError."""
-        data = memoryview(b"".join(self._lines))
-        lengths = [len(line) for line in self._lines]
+        data = b"".join(self._lines)
         self._lines.clear()
         self._waiting = 0
         done = 0
-        with writing(str(self.path)):
+        with writing(str(self.path)), memoryview(data) as left:
             try:
                 while done < len(data):
-                    done += os.pwrite(self._descriptor, data[done:], self.size + done)
+                    done += os.pwrite(self._descriptor, left[done:], self.size + done)
             except OSError:
-                whole = 0
-                for length in lengths:
-                    if whole + length > done:
-                        break
-                    whole += length
-                self.size += whole
+                self.size += data.rfind(b"\n", 0, done) + 1
                 os.ftruncate(self._descriptor, self.size)
                 raise
         self.size += done
@@ -158,10 +152,10 @@ class StdoutRows:
     def start(self, size: int = 0) -> None:
         """There is nothing that could go."""
 
-    def write(self, line: bytes) -> None:
-        """Take one whole line."""
+    def write(self, lines: bytes) -> None:
+        """Take whole lines."""
         with writing("<stdout>"):
-            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.write(lines)
 
     def sync(self) -> None:
         """Hand all lines to whoever reads them."""

@@ -109,9 +109,9 @@ class Counter:
     def __post_init__(self) -> None:
         self.done = self.before
 
-    def advance(self, *, errors: int, fill: float | None) -> None:
-        """Count one more record. fill: real tokens over the tokens of all forwards."""
-        self.done += 1
+    def advance(self, count: int = 1, *, errors: int, fill: float | None) -> None:
+        """Count more records. fill: real tokens over the tokens of all forwards."""
+        self.done += count
         self._show(errors, fill)
 
     def _show(self, errors: int, fill: float | None) -> None:

@@ -188,10 +188,10 @@ class RowDigest:
         self.rows = 0
         self._sha256 = hashlib.sha256()
 
-    def update(self, line: bytes) -> None:
-        """Takes the next line of :func:`encode_score`."""
-        self.rows += 1
-        self._sha256.update(line)
+    def update(self, lines: bytes, count: int = 1) -> None:
+        """Takes the next ``count`` lines of :func:`encode_score`."""
+        self.rows += count
+        self._sha256.update(lines)
 
     def hexdigest(self) -> str:
         """The digest of the lines so far."""

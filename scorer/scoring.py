@@ -12,51 +12,38 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from scorer.answers import Plan, answers, failed, plan
-from scorer.errors import DeviceError, RowError, UsageError
+from scorer.answers import Plan
+from scorer.errors import DeviceError, InputError, ModelError, RowError, UsageError
+from scorer.hands import Hands, Here, one_ahead
+from scorer.host import Host, HostSettings
 from scorer.labels import LabelSet
-from scorer.packing import Packer
-from scorer.prompts import Prepared, Prompter
 from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
-from scorer.shapes import Batch, BatchShape, Read
+from scorer.rows import Score
+from scorer.shapes import BatchShape
 from scorer.templates import default_question_template
+from scorer.turns import Chunk, Turns
 
 if TYPE_CHECKING:
+    from scorer.asks import Ask
+    from scorer.host import Rows
+    from scorer.lines import Lines
     from scorer.manifest import Json
     from scorer.model import DeviceName, DtypeName
-    from scorer.reader import InFlight, Reader, ReductionName
-    from scorer.rows import Score
-    from scorer.tables import ReadResult
+    from scorer.reader import Reader, ReductionName
 
 Isolation = Literal["packed", "alone"]
 
 _RECORDS_AT_ONCE = 256
 """Records tokenised in one call: enough to keep the tokenizer's threads busy."""
-
-_WINDOW_FORWARDS = 8
-"""The packing window in forwards of T tokens: more fills better, less answers sooner."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A record on its way: its plan and the results of its reads so far, or its row."""
-
-    plan: Plan | None
-    results: list[ReadResult | None]
-    missing: int
-    row: Score | None
 
 
 class Scorer:
@@ -108,16 +95,20 @@ class Scorer:
             raise UsageError(f"isolation must be packed or alone, got {isolation!r}")
         label_set = LabelSet.parse(labels)
         self.checkpoint = find_checkpoint(os.fspath(model), revision)
-        self.prompter = Prompter(
-            self.checkpoint.path,
+        self._host_settings = HostSettings(
+            tokenizer=os.fspath(self.checkpoint.path),
             max_tokens=self.checkpoint.max_tokens,
             vocab_size=self.checkpoint.vocab_size,
             system=system,
             question_template=question_template,
             parse_special=parse_special,
-            truncate=truncate_prompt,
-            labels=label_set,
+            truncate_prompt=truncate_prompt,
+            labels=labels,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
+        self.prompter = self._host_settings.prompter()
+        self._host = Host(self.prompter, self._host_settings)
         self.question_template = question_template or default_question_template(label_set.noun)
         self.isolation = isolation
         self._device = device
@@ -126,8 +117,6 @@ class Scorer:
         self._tokens = tokens_per_forward
         self._rows = rows_per_forward
         self._shared_prefix = shared_prefix
-        self._logprobs = logprobs
-        self._prompt_logprobs = prompt_logprobs
         self._cache = cache
         self.settings: dict[str, Json] = {
             "isolation": isolation,
@@ -185,7 +174,7 @@ class Scorer:
         (prepared,) = self.prompter.prepare([record])
         if isinstance(prepared, RowError):
             raise prepared
-        return self._plan(prepared)
+        return self._host.plan(prepared)
 
     def prepare(self, records: Iterable[Record | BadLine]) -> Iterator[Plan | Score]:
         """Yield each record's plan, or its error row; in order, without the model.
@@ -193,34 +182,16 @@ class Scorer:
         A thread reads and tokenises the next records meanwhile; the tokenizer's own code and the
         device's need no turn of Python's.
         """
+        for plans in self._prepared(records):
+            yield from plans
+
+    def _prepared(self, records: Iterable[Record | BadLine]) -> Iterator[list[Plan | Score]]:
         rest = iter(records)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare") as pool:
-            ahead = pool.submit(self._prepare_some, rest)
-            while ready := ahead.result():
-                ahead = pool.submit(self._prepare_some, rest)
-                yield from ready
 
-    def _prepare_some(self, records: Iterator[Record | BadLine]) -> list[Plan | Score]:
-        """Take a handful of records and plan them; empty at the end."""
-        chunk = list(islice(records, _RECORDS_AT_ONCE))
-        prepared = iter(self.prompter.prepare([one for one in chunk if isinstance(one, Record)]))
-        plans: list[Plan | Score] = []
-        for record in chunk:
-            if isinstance(record, BadLine):
-                plans.append(failed(record, record.error))
-                continue
-            item = next(prepared)
-            if isinstance(item, RowError):
-                plans.append(failed(record, item))
-                continue
-            try:
-                plans.append(self._plan(item))
-            except RowError as error:
-                plans.append(failed(item, error))
-        return plans
+        def some() -> list[Plan | Score] | None:
+            return self._host.prepare(list(islice(rest, _RECORDS_AT_ONCE))) or None
 
-    def _plan(self, prepared: Prepared) -> Plan:
-        return plan(prepared, logprobs=self._logprobs, prompt_logprobs=self._prompt_logprobs)
+        return one_ahead(some)
 
     def score(
         self,
@@ -238,124 +209,48 @@ class Scorer:
         ``line`` are one record of the input, and may share what they have in common. When the
         device fails, rows that were whole before still come, then the error.
         """
-        slots: deque[_Slot] = deque()  # in the records' order
-        try:
-            for _ in self._turns(records, slots, stop, together=together):
-                yield from _finished(slots)
-        except DeviceError:
-            yield from _finished(slots)
-            raise
-
-    def _turns(
-        self,
-        records: Iterable[Record | BadLine | Mapping[str, object]],
-        slots: deque[_Slot],
-        stop: Callable[[], bool],
-        *,
-        together: bool,
-    ) -> Iterator[None]:
-        """Fill slots and compute what they wait for; yields whenever the first may be done."""
         reader = self.reader
-        packer = Packer(
-            reader.shape,
-            alone=reader.alone,
-            window=_WINDOW_FORWARDS * reader.shape.tokens,
-            share=reader.share,
+        chunks = (
+            Chunk(plans, list(map(_asks, plans)), list(map(_line, plans)) if together else None)
+            for plans in self._prepared(parsed(records))
         )
-        places: dict[int, tuple[_Slot, int]] = {}  # of each waiting read
-        flights: deque[InFlight] = deque()  # launched, the oldest first
-        key = 0
-        for items in _by_record(self.prepare(parsed(records)), together=together):
-            if stop():
-                break
-            reads: list[Read] = []
-            for item in items:
-                slot = _slot(item)
-                slots.append(slot)
-                if slot.plan is not None:
-                    own = slot.plan.reads
-                    for place in range(len(own)):
-                        places[key + len(reads) + place] = slot, place
-                    reads += own
-                    self._close(slot)
-            packer.add(range(key, key + len(reads)), reads)
-            key += len(reads)
-            while packer.full and not stop():
-                self._turn(flights, packer.pop(), places)
-                yield
-            if slots and slots[0].row is not None:
-                yield
-        while flights or (len(packer) and not stop()):
-            self._turn(flights, packer.pop() if len(packer) and not stop() else None, places)
-            yield
+        for plans, start, end, results in Turns[list[Plan | Score]](reader, stop).run(chunks):
+            yield from self._host.answer(plans[start:end], results, reader.max_device_k)
 
-    def _turn(
+    def hands(self) -> Hands:
+        """Return who does the host's work for ``write``."""
+        return Here(self._host)
+
+    def write(
         self,
-        flights: deque[InFlight],
-        batch: Batch | None,
-        places: dict[int, tuple[_Slot, int]],
-    ) -> None:
-        """Launch a batch, and make the rows of the oldest one in flight meanwhile.
+        lines: Iterable[Lines],
+        hands: Hands,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        stop_at_error: bool = False,
+    ) -> Iterator[Rows]:
+        """Yield the rows of lines of input, as ``score`` makes them, written out.
 
-        The oldest is waited for when as many are in flight as the reader takes, or when there is
-        nothing to launch. When a launch fails, what was in flight is still collected.
+        stop_at_error: the rows end before the first record that would be an error row.
         """
         reader = self.reader
-        oldest = None
-        if flights and (batch is None or len(flights) >= reader.depth):
-            oldest = flights.popleft()
-            reader.wait(oldest)
+        most = reader.max_device_k
         try:
-            if batch is not None:
-                flights.append(reader.launch(batch))
-        except DeviceError:
-            if oldest is not None:
-                self._take(oldest, places)
-            with suppress(DeviceError):  # of the fault that is raised already
-                while flights:
-                    self._take(flights.popleft(), places)
+            for stretch in Turns[int](reader, stop).run(hands.chunks(lines)):
+                hands.write(stretch, most_on_device=most, stop_at_error=stop_at_error)
+                yield from hands.ready()
+        except (DeviceError, InputError, ModelError):
+            yield from hands.rest()
             raise
-        if oldest is not None:
-            self._take(oldest, places)
-
-    def _take(self, flight: InFlight, places: dict[int, tuple[_Slot, int]]) -> None:
-        """Take in a batch's results."""
-        for key, result in zip(flight.batch.keys, self.reader.results(flight), strict=True):
-            slot, place = places.pop(key)
-            slot.results[place] = result
-            slot.missing -= 1
-            self._close(slot)
-
-    def _close(self, slot: _Slot) -> None:
-        """Make the row when the last of the record's reads has come back."""
-        if slot.missing or slot.plan is None:
-            return
-        results = [reduced for reduced in slot.results if reduced is not None]
-        (slot.row,) = answers([slot.plan], [results], self.prompter, self.reader.max_device_k)
+        yield from hands.rest()
 
 
-def _slot(item: Plan | Score) -> _Slot:
-    if isinstance(item, Plan):
-        return _Slot(item, [None] * len(item.asks), len(item.asks), None)
-    return _Slot(None, [], 0, item)
-
-
-def _by_record(items: Iterator[Plan | Score], *, together: bool) -> Iterator[list[Plan | Score]]:
-    """Yield what belongs to one record of the input: one by one, or all in a row of one line."""
-    if not together:
-        return ([item] for item in items)
-    return (list(own) for _, own in groupby(items, key=_line))
+def _asks(item: Plan | Score) -> tuple[Ask, ...]:
+    return item.asks if isinstance(item, Plan) else ()
 
 
 def _line(item: Plan | Score) -> int:
     return item.prepared.record.line if isinstance(item, Plan) else item.line
-
-
-def _finished(slots: deque[_Slot]) -> Iterator[Score]:
-    """Yield and drop the rows at the front that are done."""
-    while slots and (row := slots[0].row) is not None:
-        slots.popleft()
-        yield row
 
 
 def parsed(

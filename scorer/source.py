@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from scorer.compression import damage, decompressed
 from scorer.errors import ErrorCode, InputError, RowError
-from scorer.lines import LONGEST_LINE, Digest, End, Lines, pieces
+from scorer.lines import LONGEST_LINE, Digest, End, Lines, Piece, pieces
 from scorer.records import BadLine, Record, line_id, parse_line
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Marks:
         return None if self._passed is None else self._lines[0].end_of(self._passed)
 
 
-def parsed(lines: Lines) -> Iterator[Record | BadLine]:
+def parsed(lines: Piece) -> Iterator[Record | BadLine]:
     """Yield the record on each line, in order."""
     if lines.too_long:
         yield BadLine(lines.first, None, _too_long())
