@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,8 +30,9 @@ from scorer.rows import (
     Score,
     TokenScore,
 )
-from scorer.shapes import IntArray, Read
+from scorer.shapes import Read
 from scorer.tables import ReadResult
+from scorer.words import packed, unpacked
 
 LOW_LABEL_MASS = 0.5
 """Label mass below which a row warns that the labels are not what the model wants to answer."""
@@ -85,14 +86,13 @@ def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | Non
         logprobs = record.logprobs
     if record.prompt_logprobs is not None:
         prompt_logprobs = record.prompt_logprobs
-    tokens = prepared.token_ids
-    if (prompt_logprobs or 0) * len(tokens) > MAX_ENTRIES:
+    if (prompt_logprobs or 0) * prepared.tokens > MAX_ENTRIES:
         raise RowError(
             ErrorCode.LOGPROBS_LIMIT,
-            f"prompt_logprobs {prompt_logprobs} at each of {len(tokens)} prompt tokens are more "
-            f"than the {MAX_ENTRIES} entries of one row; ask for fewer, or shorten the prompt",
+            f"prompt_logprobs {prompt_logprobs} at each of {prepared.tokens} prompt tokens are "
+            f"more than the {MAX_ENTRIES} entries of one row; ask for fewer, or shorten the prompt",
         )
-    ids = tokens.tobytes()
+    ids = prepared.ids
     short: list[int] = []
     asks: list[Ask] = []
     for option in prepared.options:
@@ -100,7 +100,7 @@ def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | Non
         if len(own) == 1:
             short += own
         else:
-            asks.append(Ask(ids + array("i", own).tobytes(), len(own)))
+            asks.append(Ask(ids + packed(own), len(own)))
     if prepared.targets:
         short += [target.token_id for target in prepared.targets]
     if short or logprobs is not None or prompt_logprobs is not None:
@@ -116,8 +116,8 @@ def failed(source: BadLine | Prepared | Record, error: RowError) -> Score:
         return Score(
             id=record.id,
             line=record.line,
-            prompt_tokens=len(source.token_ids),
-            prompt_sha256=prompt_sha256(source.token_ids),
+            prompt_tokens=source.tokens,
+            prompt_sha256=prompt_sha256(source.ids),
             extra=record.extra or UNSET,
             error=failure,
         )
@@ -125,9 +125,12 @@ def failed(source: BadLine | Prepared | Record, error: RowError) -> Score:
     return Score(id=source.id, line=source.line, extra=extra or UNSET, error=failure)
 
 
-def prompt_sha256(tokens: IntArray) -> str:
-    """Return the hex SHA-256 over token ids as little-endian uint32."""
-    return hashlib.sha256(tokens.astype("<u4", copy=False).data).hexdigest()
+def prompt_sha256(ids: bytes) -> str:
+    """Return the hex SHA-256 over token ids, which are not negative, as little-endian uint32.
+
+    ids: int32, little endian; the same bytes.
+    """
+    return hashlib.sha256(ids).hexdigest()
 
 
 def answer(
@@ -250,53 +253,54 @@ class _Outcome:
         plan, values = self._plan, self._values
         prepared = plan.prepared
         record = prepared.record
-        options: tuple[OptionScore, ...] | UnsetType = UNSET
-        answer: str | UnsetType | None = UNSET
-        index: int | UnsetType | None = UNSET
-        tied: tuple[int, ...] | UnsetType = UNSET
         mass: float | UnsetType | None = UNSET
-        margin: float | UnsetType | None = UNSET
+        fields: dict[str, Any] = {}  # of which most rows have few
         best: tuple[int, ...] = ()
         if values:
             ordered = sorted(values)
             options = self._options(powers[: len(values)], ordered)
             best = _best(values)
-            if len(best) == 1:
-                answer, index = prepared.options[best[0]].text, best[0]
-            else:
-                answer, index, tied = None, None, best
             mass = math.fsum(powers[len(values) :]) if self._has_mass else None
-            margin = ordered[-1] - ordered[-2] if len(values) > 1 else None
-        gold = UNSET if record.gold_index is None else record.gold_index
-        entries = None if self._prompt is None else Entries(self._prompt, prompter)
-        warnings = prepared.warnings
-        if not plan.asks:
-            warnings += ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
-        if isinstance(mass, float) and mass < LOW_LABEL_MASS and record.question is not None:
-            less = "most of the probability is on other tokens than the labels"
-            warnings += (f"label mass {mass:.3g}: {less}",)
-        warnings += notes
+            only = best[0] if len(best) == 1 else None
+            fields = {
+                "answer": None if only is None else options[only].text,
+                "answer_index": only,
+                "label_mass": mass,
+                "margin": ordered[-1] - ordered[-2] if len(values) > 1 else None,
+                "options": options,
+            }
+            if only is None:
+                fields["tied"] = best
+            if plan.has_longer_options:
+                fields["answer_per_token"] = _answer_by(options, "logprob_per_token")
+                fields["answer_per_byte"] = _answer_by(options, "logprob_per_byte")
+        if record.gold_index is not None:
+            fields["gold_index"] = record.gold_index
+            fields["correct"] = best == (record.gold_index,)
+        if self._prompt is not None:
+            entries = Entries(self._prompt, prompter)
+            if prepared.targets:
+                fields["targets"] = _targets(prepared, entries, self._at)
+            if plan.logprobs is not None:
+                last = entries.rows - 1
+                fields["logprobs"] = ReadLogprobs(
+                    chosen=entries.chosen(last), top=entries.top(last)
+                )
+            if plan.prompt_logprobs is not None:
+                fields["prompt_logprobs"] = _prompt_logprobs(prepared, entries)
+        warnings = prepared.warnings + _own_warnings(plan, mass) + notes
+        if warnings:
+            fields["warnings"] = warnings
+        if prepared.truncated_tokens:
+            fields["truncated_tokens"] = prepared.truncated_tokens
+        if record.extra:
+            fields["extra"] = record.extra
         return Score(
             id=record.id,
             line=record.line,
-            prompt_tokens=len(prepared.token_ids),
-            prompt_sha256=prompt_sha256(prepared.token_ids),
-            answer=answer,
-            answer_index=index,
-            tied=tied,
-            answer_per_token=_answer_by(options, "logprob_per_token"),
-            answer_per_byte=_answer_by(options, "logprob_per_byte"),
-            label_mass=mass,
-            margin=margin,
-            gold_index=gold,
-            correct=UNSET if gold is UNSET else best == (gold,),
-            options=options,
-            targets=_targets(prepared, entries, self._at),
-            logprobs=_read_logprobs(plan, entries),
-            prompt_logprobs=_prompt_logprobs(plan, entries),
-            warnings=warnings or UNSET,
-            truncated_tokens=prepared.truncated_tokens or UNSET,
-            extra=record.extra or UNSET,
+            prompt_tokens=prepared.tokens,
+            prompt_sha256=prompt_sha256(prepared.ids),
+            **fields,
         )
 
     def _options(
@@ -339,46 +343,38 @@ def _best(values: Sequence[float]) -> tuple[int, ...]:
     return tuple([index for index, value in enumerate(values) if value == largest])
 
 
-def _answer_by(options: tuple[OptionScore, ...] | UnsetType, field: str) -> str | UnsetType | None:
-    if options is UNSET or getattr(options[0], field) is UNSET:
-        return UNSET
+def _answer_by(options: tuple[OptionScore, ...], field: str) -> str | None:
     best = _best([getattr(option, field) for option in options])
     return options[best[0]].text if len(best) == 1 else None
 
 
-def _targets(
-    prepared: Prepared, entries: Entries | None, at: int
-) -> tuple[TokenScore, ...] | UnsetType:
-    if entries is None or not prepared.targets:
-        return UNSET
+def _own_warnings(plan: Plan, mass: float | UnsetType | None) -> tuple[str, ...]:
+    if not plan.asks:
+        return ("nothing is asked: add options, targets, logprobs or prompt_logprobs",)
+    question = plan.prepared.record.question
+    if question is None or not isinstance(mass, float) or mass >= LOW_LABEL_MASS:
+        return ()
+    less = "most of the probability is on other tokens than the labels"
+    return (f"label mass {mass:.3g}: {less}",)
+
+
+def _targets(prepared: Prepared, entries: Entries, at: int) -> tuple[TokenScore, ...]:
+    """Give the targets, which stand in the read from place ``at`` on."""
     return tuple(
-        entries.target(at + i, target.token_id) for i, target in enumerate(prepared.targets)
+        [entries.target(at + i, target.token_id) for i, target in enumerate(prepared.targets)]
     )
 
 
-def _read_logprobs(plan: Plan, entries: Entries | None) -> ReadLogprobs | UnsetType:
-    """Give the prompt read's last row, when it was asked for."""
-    if plan.logprobs is None or entries is None:
-        return UNSET
-    last = entries.rows - 1
-    return ReadLogprobs(chosen=entries.chosen(last), top=entries.top(last))
-
-
-def _prompt_logprobs(
-    plan: Plan, entries: Entries | None
-) -> tuple[PositionLogprobs | None, ...] | UnsetType:
+def _prompt_logprobs(prepared: Prepared, entries: Entries) -> tuple[PositionLogprobs | None, ...]:
     """Give one entry a prompt token; the first has nothing before it and is None."""
-    if plan.prompt_logprobs is None or entries is None:
-        return UNSET
-    later = plan.prepared.token_ids[1:]
     return (
         None,
         *(
             PositionLogprobs(
-                token=entries.target(row, int(token)),
+                token=entries.target(row, token),
                 chosen=entries.chosen(row),
                 top=entries.top(row),
             )
-            for row, token in enumerate(later)
+            for row, token in enumerate(unpacked(prepared.ids)[1:])
         ),
     )

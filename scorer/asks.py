@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 import msgspec
 import numpy as np
 
 from scorer.reduction import RowRequests
 from scorer.shapes import IntArray, Read
-
-ID_BYTES: Final = 4
+from scorer.words import ID_BYTES
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -114,7 +114,7 @@ class Job:
             if isinstance(item, Plan):
                 summary.records += 1
                 summary.warned += bool(item.prepared.warnings)
-                summary.add_prompt(len(item.prepared.token_ids))
+                summary.add_prompt(item.prepared.tokens)
                 reads += len(item.asks)
                 tokens += sum(map(len, item.asks))
             elif item.error is not UNSET:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,9 +35,8 @@ from scorer.records import Record
 from scorer.rendering import Draft, Renderer, strings
 from scorer.tokenizer import Tokenizer, TokenText, is_closed
 from scorer.truncation import cut
-from scorer.words import WordIds
+from scorer.words import ID_BYTES, WordIds, packed, unpacked
 
-_ID_BYTES: Final = 4
 _MOST_KNOWN: Final = 256
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -55,14 +53,14 @@ class PreparedTarget:
 class Prepared(msgspec.Struct, frozen=True):
     """A record in tokens.
 
-    ``token_ids``: int32 [n], the prompt, n ≥ 1. ``text``: the prompt as rendered.
+    ``ids``: the prompt's tokens, n ≥ 1, int32, little endian. ``text``: the prompt as rendered.
     ``special_matches``: strings of added tokens in the user's text (read as text, except in a
     raw prompt with ``parse_special``). ``moved_spaces``: spaces moved from the prompt's end to
     its options. ``prefix_clash``: one option's ids begin another's.
     """
 
     record: Record
-    token_ids: npt.NDArray[np.int32]
+    ids: bytes
     options: tuple[PreparedOption, ...]
     targets: tuple[PreparedTarget, ...]
     text: str
@@ -71,6 +69,16 @@ class Prepared(msgspec.Struct, frozen=True):
     truncated_tokens: int
     moved_spaces: int
     prefix_clash: bool
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the prompt has."""
+        return len(self.ids) // ID_BYTES
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """int32 [n]: the prompt."""
+        return np.frombuffer(self.ids, dtype=np.int32)
 
 
 class _OptionsKey(NamedTuple):
@@ -112,7 +120,7 @@ class _Encoded(NamedTuple):
     @property
     def tokens(self) -> int:
         """Tokens of the prompt."""
-        return len(self.ids) // _ID_BYTES
+        return len(self.ids) // ID_BYTES
 
     @property
     def length(self) -> int:
@@ -143,16 +151,6 @@ class _Texts:
     def __call__(self, text: str) -> list[int]:
         """The ids of a text."""
         return unpacked(self.packed(text))
-
-
-def packed(ids: Iterable[int]) -> bytes:
-    """Token ids as int32, little endian."""
-    return array("i", ids).tobytes()
-
-
-def unpacked(ids: bytes) -> list[int]:
-    """The token ids that ``packed`` packed."""
-    return memoryview(ids).cast("i").tolist()
 
 
 class Prompter:
@@ -282,7 +280,7 @@ class Prompter:
         options = encoded.options
         return Prepared(
             record=record,
-            token_ids=np.frombuffer(encoded.ids, dtype=np.int32),
+            ids=encoded.ids,
             options=options.options,
             targets=targets,
             text=encoded.text,

@@ -111,7 +111,10 @@ def split_results(
 
 
 def _join_offsets(offsets: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-    counts = np.concatenate([table[1:] - table[:-1] for table in offsets])
-    joined = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=joined[1:])
+    counts = np.diff(np.concatenate(offsets))
+    own = np.ones(len(counts), dtype=np.bool_)
+    # Between two tables lies the step from one's end back to the other's start.
+    own[np.cumsum([len(table) for table in offsets[:-1]], dtype=np.intp) - 1] = False
+    joined = np.zeros(np.count_nonzero(own) + 1, dtype=np.int32)
+    np.cumsum(counts[own], out=joined[1:])
     return joined

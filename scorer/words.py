@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from scorer.tokenizer import Tokenizer, is_closed
 
+ID_BYTES: Final = 4
 _MOST_WORDS: Final = 1 << 15  # of each kind
 _LONGEST_WORD: Final = 40  # characters; longer ones are seldom words
 _SEEN: Final = 1 << 20
@@ -26,6 +27,16 @@ numbers would only fill the memory."""
 _FIRST, _INNER, _LAST, _ALONE = range(4)
 _BEFORE: Final = ("", " ", " ", "")
 _Word = tuple[int, str]
+
+
+def packed(ids: Iterable[int]) -> bytes:
+    """Token ids as int32, little endian."""
+    return array("i", ids).tobytes()
+
+
+def unpacked(ids: bytes) -> list[int]:
+    """The token ids that ``packed`` packed."""
+    return memoryview(ids).cast("i").tolist()
 
 
 class WordIds:
@@ -74,9 +85,9 @@ class WordIds:
         encoded = self._tokenizer.encode(
             [*(text.text for text in whole), *(_BEFORE[kind] + word for kind, word in wanted)]
         )
-        packed = [array("i", ids).tobytes() for ids in encoded]
-        fresh = dict(zip(wanted, packed[len(whole) :], strict=True))
-        found = [(text.place, ids) for text, ids in zip(whole, packed, strict=False)]
+        as_bytes = list(map(packed, encoded))
+        fresh = dict(zip(wanted, as_bytes[len(whole) :], strict=True))
+        found = [(text.place, ids) for text, ids in zip(whole, as_bytes, strict=False)]
         for text in apart:
             for index, word in text.missing:
                 text.parts[index] = fresh[word]

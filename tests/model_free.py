@@ -107,19 +107,20 @@ def invented(
     reads: tuple[Read, ...], requests: RowRequests, n_ids: int, bits: int = 0
 ) -> RawReduction:
     """Numbers that follow from each read's tokens, and from nothing else but ``bits``."""
-    seeds, nonfinite = [], []
-    for read in reads:
-        seed = zlib.crc32(read.tokens.tobytes(), bits)
-        seeds += [seed + int(position) for position in read.positions]
-        nonfinite += [NONFINITE_TOKEN in read.tokens] * len(read.positions)
-    seed_of = np.array(seeds, dtype=np.uint64)
+    tokens = np.concatenate([read.tokens for read in reads])
+    starts = np.cumsum([0, *(len(read.tokens) for read in reads[:-1])])
+    counts = [len(read.positions) for read in reads]
+    nonfinite = np.repeat(np.logical_or.reduceat(tokens == NONFINITE_TOKEN, starts), counts)
+    own = np.array([zlib.crc32(read.tokens.data, bits) for read in reads], dtype=np.uint64)
+    positions = np.concatenate([read.positions for read in reads])
+    seed_of = np.repeat(own, counts) + positions.astype(np.uint64)
     target_seed = seed_of[requests.target_rows()] * np.uint64(2654435761)
     target_seed += requests.target_ids.astype(np.uint64) * np.uint64(40503)
     rows = requests.rows
     top_offsets = requests.top_offsets(n_ids)
     first = np.arange(top_offsets[-1]) - np.repeat(top_offsets[:-1], np.diff(top_offsets))
     return RawReduction(
-        nonfinite=np.array(nonfinite, dtype=np.bool_),
+        nonfinite=nonfinite,
         max=np.zeros(rows, dtype=np.float32),
         sum_hi=(seed_of & np.uint64(0xFFFFF)) + np.uint64(1 << 31),
         sum_lo=seed_of,

@@ -21,6 +21,7 @@ from scorer.reduction import finish, reduce_host
 from scorer.rows import Score, encode_score
 from scorer.tables import ReadResult, split_results
 from scorer.tokenizer import TokenText
+from scorer.words import packed
 
 VOCABULARY = 10
 
@@ -48,7 +49,7 @@ def prepared(
     kind: dict[str, Any] = {"question": "q"} if question else {"prompt_token_ids": tuple(tokens)}
     return Prepared(
         record=Record(line=3, id="x", **kind, **fields),
-        token_ids=np.array(tokens, dtype=np.int32),
+        ids=packed(tokens),
         options=tuple(
             PreparedOption(
                 text="-".join(map(str, ids)),
@@ -288,7 +289,7 @@ def test_failed_rows_say_what_is_known() -> None:
     error = RowError(ErrorCode.ZERO_PROBABILITY, "why")
     known = failed(prepared([4, 5]), error)
     assert (known.id, known.line, known.prompt_tokens) == ("x", 3, 2)
-    assert known.prompt_sha256 == prompt_sha256(np.array([4, 5], dtype=np.int32))
+    assert known.prompt_sha256 == prompt_sha256(packed([4, 5]))
     unknown = failed(BadLine(9, None, error), error)
     assert (unknown.id, unknown.line, unknown.prompt_tokens) == (None, 9, UNSET)
     for row in (known, unknown):
