@@ -8,6 +8,7 @@
     ├── ModelError      a checkpoint or tokenizer that is refused, by name
     ├── IsolationError  the self-test saw bits move: packed reads can't be trusted here
     ├── DeviceError     the accelerator failed while scoring
+    ├── WorkerError     a process that did part of the host's work died
     ├── InterruptError  a signal asked the job to stop (TerminateError: SIGTERM)
     ├── StopAtError     --on-error stop met a record that can't be scored
     └── RowError        one record can't be scored; the others are unaffected
@@ -49,6 +50,12 @@ class IsolationError(ScorerError):
 
 class DeviceError(ScorerError):
     """The accelerator failed (out of memory, a CUDA error) while scoring."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class WorkerError(ScorerError):
+    """A process that did part of the host's work died while scoring."""
 
     exit_code: ClassVar[int] = 4
 

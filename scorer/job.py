@@ -39,7 +39,8 @@ class Job:
 
     output: a path, None for stdout. manifest: a path, None for none. limit: the first N records.
     replace: an output that exists is written anew instead of refused. resume: it is gone on with.
-    shard: one part of the records. on_error: ``stop`` ends before the first error row.
+    shard: one part of the records. on_error: ``stop`` ends before the first error row. workers: how
+    many processes do the host's work, None for what the number of records is worth.
     """
 
     source: Source
@@ -51,6 +52,7 @@ class Job:
     resume: bool = False
     shard: Shard | None = None
     on_error: OnError = "row"
+    workers: int | None = None
 
     def check(self) -> Counts:
         """Find what can be found before a model is loaded. Raises UsageError, InputError."""

@@ -26,6 +26,7 @@ from scorer.stopping import StopRequest
 from scorer.summary import Summary
 
 if TYPE_CHECKING:
+    from scorer.hands import Hands
     from scorer.job import Job
     from scorer.manifest import Json
     from scorer.scoring import Scorer
@@ -56,6 +57,7 @@ class Run:
         self._last_line = 0
         self._marks = Marks()
         self._head: dict[str, Json] = {}
+        self._hands: Hands = scorer.hands(0)
         self._loaded = False
         self._load_seconds = 0.0
         self._scoring_since = 0.0
@@ -68,6 +70,20 @@ class Run:
         if self._kept.manifest is not None and self._first + self._kept.rows == self._end:
             self._complete_without_model()
             return
+        with self._scorer.hands(self._workers()) as hands:  # they start while the model loads
+            self._hands = hands
+            self._load_and_score()
+
+    def _workers(self) -> int:
+        """How many processes do the host's work."""
+        from scorer.workers import choose_workers
+
+        if self._job.workers is not None:
+            return self._job.workers
+        return choose_workers(self._end - self._first - self._kept.rows)
+
+    def _load_and_score(self) -> None:
+        job = self._job
         started = time.perf_counter()
         _ = self._scorer.reader
         self._load_seconds = time.perf_counter() - started
@@ -177,11 +193,8 @@ class Run:
         due = time.monotonic() + CHECKPOINT_SECONDS
         lines = job.source.lines(self._end, start=start, marks=self._marks)
         stop_at_error = job.on_error == "stop"
-        with (
-            job.reporter.counting(self._end - self._first, self._kept.rows) as counter,
-            scorer.hands() as hands,
-        ):
-            for rows in scorer.write(lines, hands, stop=stop, stop_at_error=stop_at_error):
+        with job.reporter.counting(self._end - self._first, self._kept.rows) as counter:
+            for rows in scorer.write(lines, self._hands, stop=stop, stop_at_error=stop_at_error):
                 count = rows.counted.records
                 if count:
                     out.write(rows.data)

@@ -214,12 +214,17 @@ class Scorer:
             Chunk(plans, list(map(_asks, plans)), list(map(_line, plans)) if together else None)
             for plans in self._prepared(parsed(records))
         )
-        for plans, start, end, results in Turns[list[Plan | Score]](reader, stop).run(chunks):
-            yield from self._host.answer(plans[start:end], results, reader.max_device_k)
+        for own in Turns[list[Plan | Score]](reader, stop).run(chunks):
+            plans = own.origin[own.start : own.end]
+            yield from self._host.answer(plans, own.results, reader.max_device_k)
 
-    def hands(self) -> Hands:
-        """Return who does the host's work for ``write``."""
-        return Here(self._host)
+    def hands(self, workers: int) -> Hands:
+        """Return who does the host's work for ``write``: so many processes, or this one for 0."""
+        if not workers:
+            return Here(self._host)
+        from scorer.workers import Workers
+
+        return Workers(self._host_settings, workers)
 
     def write(
         self,

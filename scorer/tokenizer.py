@@ -63,18 +63,16 @@ _QWEN_SPLIT: Final = {
     "behavior": "Isolated",
     "invert": False,
 }
-_CUT_AT_SPACES: Final = [
-    step
+_QWEN: Final = [
+    {
+        "type": "Sequence",
+        "pretokenizers": [_QWEN_SPLIT, _byte_level(use_regex=False, trim_offsets=trim)],
+    }
     for trim in (False, True)
-    for step in (
-        _byte_level(use_regex=True, trim_offsets=trim),  # GPT-2's own pattern
-        {
-            "type": "Sequence",
-            "pretokenizers": [_QWEN_SPLIT, _byte_level(use_regex=False, trim_offsets=trim)],
-        },
-    )
 ]
-"""Pre-tokenisers for which ``is_closed`` is proven."""
+_GPT2: Final = [_byte_level(use_regex=True, trim_offsets=trim) for trim in (False, True)]
+"""Pre-tokenisers for which ``is_closed`` is proven. Qwen's has no branch that goes on from a digit,
+or to one: a digit is always apart."""
 
 
 def is_closed(text: str) -> bool:
@@ -129,7 +127,9 @@ class Tokenizer:
     """The tokenizer of a model directory.
 
     ``n_ids``: ids are 0 … n_ids - 1, added tokens included. ``added``: string → id of the
-    added tokens. Raises ``ModelError`` for a missing or refused ``tokenizer.json``.
+    added tokens. ``cuts_at_spaces``: whether ``is_closed`` holds of its pattern. ``cuts_digits``:
+    whether each ASCII digit is cut off from digits and from a single space. Raises ``ModelError``
+    for a missing or refused ``tokenizer.json``.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -184,7 +184,8 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise ModelError(f"{path}: can't be loaded: {error}") from error
         self._normalizer = self._plain.normalizer
-        self.cuts_at_spaces = pre_tokenizer in _CUT_AT_SPACES
+        self.cuts_at_spaces = pre_tokenizer in (*_QWEN, *_GPT2)
+        self.cuts_digits = pre_tokenizer in _QWEN
         if self._plain.num_special_tokens_to_add(False):
             raise ModelError(
                 f"{path}: the post-processor adds tokens to every text: not supported, since a "

@@ -50,12 +50,16 @@ class Chunk(Generic[_Origin]):
 
 
 class Stretch(NamedTuple, Generic[_Origin]):
-    """Records of one chunk that are whole: which, and the results of all their reads, in order."""
+    """Records of one chunk that are whole: which, and the results of all their reads, in order.
+
+    last: whether the chunk ends with them.
+    """
 
     origin: _Origin
     start: int
     end: int
     results: list[ReadResult]
+    last: bool
 
 
 class Turns(Generic[_Origin]):
@@ -178,7 +182,8 @@ class Turns(Generic[_Origin]):
             if end > start:
                 results = chunk.results[first : ends[end - 1]]
                 chunk.whole = end
-                yield Stretch(chunk.origin, start, end, results)  # type: ignore[arg-type]
+                last = end == len(ends)
+                yield Stretch(chunk.origin, start, end, results, last)  # type: ignore[arg-type]
             if end < len(ends):
                 return
             self._chunks.popleft()

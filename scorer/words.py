@@ -47,6 +47,10 @@ class WordIds:
         self._known: tuple[dict[str, bytes], ...] = ({"": b""}, {}, {}, {})
         self._seen = bytearray(_SEEN)
         self._marks = 0
+        self._digits: dict[str, bytes] = {}  # and of what may stand before them
+        if tokenizer.cuts_digits:
+            apart = [*"0123456789", *_BEFORE]
+            self._digits = dict(zip(apart, map(packed, tokenizer.encode(apart)), strict=True))
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
         """The ids of each text, int32, little endian."""
@@ -60,8 +64,9 @@ class WordIds:
                 parts = [alone.get(text)]
             else:
                 parts = [first.get(words[0]), *map(inner.get, words[1:-1]), last.get(words[-1])]
-            if None in parts:
-                new.append(_New(place, text, parts, _missing(words, parts)))
+            missing = self._missing(words, parts) if None in parts else ()
+            if missing or None in parts:
+                new.append(_New(place, text, parts, missing))
                 found.append(b"")
             else:
                 found.append(b"".join(parts))  # type: ignore[arg-type]  # none is None
@@ -69,6 +74,23 @@ class WordIds:
             for place, ids in self._put_together(new):
                 found[place] = ids
         return found
+
+    def _missing(self, words: Sequence[str], parts: list[bytes | None]) -> list[tuple[int, _Word]]:
+        """Fill in numbers; return the other words that are not known, with their places."""
+        end = len(words) - 1
+        missing: list[tuple[int, _Word]] = []
+        for index, word in enumerate(words):
+            if parts[index] is not None:
+                continue
+            if index < end and not is_closed(word):
+                return []
+            kind = (_INNER if index else _FIRST) if index < end else _LAST if index else _ALONE
+            if self._digits and word.isdecimal() and word.isascii():
+                digits = map(self._digits.__getitem__, word)
+                parts[index] = b"".join([self._digits[_BEFORE[kind]], *digits])
+            else:
+                missing.append((index, (kind, word)))
+        return missing
 
     def _put_together(self, new: Sequence[_New]) -> list[tuple[int, bytes]]:
         """Encode what is not known, once each; return the texts' ids with their places."""
@@ -123,17 +145,4 @@ class _New:
     place: int
     text: str
     parts: list[bytes | None]
-    missing: list[tuple[int, _Word]]
-
-
-def _missing(words: Sequence[str], parts: Sequence[bytes | None]) -> list[tuple[int, _Word]]:
-    end = len(words) - 1
-    missing = []
-    for index, part in enumerate(parts):
-        if part is None:
-            word = words[index]
-            if index < end and not is_closed(word):
-                return []
-            kind = (_INNER if index else _FIRST) if index < end else _LAST if index else _ALONE
-            missing.append((index, (kind, word)))
-    return missing
+    missing: Sequence[tuple[int, _Word]]

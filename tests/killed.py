@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scorer import cli, job_run, manifest, output, scoring
+from scorer import cli, job_run, manifest, output, scoring, workers
 from scorer.progress import Reporter
 from scorer.records import parse_line
 from tests.model_free import ModelFreeReader, model_free
@@ -53,8 +53,9 @@ def slow_disk(seed: int) -> None:
     job_run.CHECKPOINT_SECONDS = _CHECKPOINT_SECONDS
 
 
-def serve(model: Path, arguments: list[str]) -> None:
-    """Fork a child for each line on stdin."""
+def serve(model: Path, count: int, arguments: list[str]) -> None:
+    """Fork a child for each line on stdin, with so many workers."""
+    workers.choose_workers = lambda records: count  # noqa: ARG005
     prepared = model_free(model)
     list(prepared.prepare([parse_line(b'{"prompt": "x", "logprobs": 0}', 1)]))
     Reporter().table("ready", [])
@@ -75,4 +76,4 @@ def serve(model: Path, arguments: list[str]) -> None:
 if __name__ == "__main__":
     with Path(sys.argv[2]).open("r+b") as file:
         STATE = mmap.mmap(file.fileno(), 1)
-        serve(Path(sys.argv[1]), sys.argv[3:])
+        serve(Path(sys.argv[1]), int(sys.argv[3]), sys.argv[4:])

@@ -15,6 +15,7 @@ import hashlib
 import json
 import random
 import re
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,18 +36,24 @@ WORDS = re.findall(
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What a run came to. curve: resident megabytes, at equal distances."""
+    """What a run came to.
+
+    own_seconds, other_seconds: processor time of this process and of its workers. curve: resident
+    megabytes of all of them, at equal distances.
+    """
 
     rows: int
     seconds: float
-    cpu_seconds: float
+    own_seconds: float
+    other_seconds: float
     curve: list[int]
     sha256: str
 
     def __str__(self) -> str:
         return (
             f"{self.rows:,} rows in {self.seconds:,.1f} s: {self.rows / self.seconds:,.0f} rows/s, "
-            f"{1e6 * self.cpu_seconds / self.rows:.1f} µs of processor time a row, of all threads\n"
+            f"processor time {1e6 * self.own_seconds / self.rows:.1f} µs a row in this process, "
+            f"{1e6 * self.other_seconds / self.rows:.1f} in others\n"
             f"resident MB along the way: {self.curve}\nsha256 of the rows {self.sha256}"
         )
 
@@ -70,13 +77,21 @@ KINDS: dict[str, Callable[[int, random.Random], dict[str, object]]] = {
 }
 
 
+def processor_seconds() -> tuple[float, float]:
+    """What this process has taken, all threads, and those that it started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time(), usage.ru_utime + usage.ru_stime
+
+
 def resident_mb() -> int:
-    """Resident memory of this process."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+    """Resident memory of this process and of those that it has started."""
+    children = Path("/proc/self/task").glob("*/children")
+    pids = ["self", *(pid for listed in children for pid in listed.read_text("ascii").split())]
+    statuses = [Path(f"/proc/{pid}/status").read_text("ascii") for pid in pids]
+    return sum(int(status.partition("VmRSS:")[2].split()[0]) for status in statuses) // 1024
 
 
-def soak(folder: Path, rows: int, kind: str = "short") -> Soak:
+def soak(folder: Path, rows: int, kind: str = "short", workers: int | None = None) -> Soak:
     """Score ``rows`` records of a kind in ``folder``."""
     chance = random.Random(1)
     path = folder / "in.jsonl"
@@ -96,19 +111,31 @@ def soak(folder: Path, rows: int, kind: str = "short") -> Soak:
     scorer = model_free(model, reader)
     out = folder / "out.jsonl"
     with Source(path) as source:
-        job = Job(source, out, folder / "manifest.json", None, False, Reporter(quiet=True))
-        began, cpu = time.perf_counter(), time.process_time()
+        job = Job(
+            source,
+            out,
+            folder / "manifest.json",
+            None,
+            False,
+            Reporter(quiet=True),
+            workers=workers,
+        )
+        began, cpu = time.perf_counter(), processor_seconds()
         job.run(scorer, job.check())
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        seconds = time.perf_counter() - began
+        own, others = (now - then for now, then in zip(processor_seconds(), cpu, strict=True))
     with out.open("rb") as rows_written:
         digest = hashlib.file_digest(rows_written, "sha256").hexdigest()
-    return Soak(rows, seconds, cpu, curve, digest)
+    return Soak(rows, seconds, own, others, curve, digest)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--kind", choices=sorted(KINDS), default="short")
+    parser.add_argument(
+        "--workers", type=int, help="processes for the host's work (default: by rows)"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="scorer-soak-") as name:
-        print(soak(Path(name), given.rows, given.kind))
+        print(soak(Path(name), given.rows, given.kind, given.workers))

@@ -25,6 +25,7 @@ from tests.models import MERGES, QWEN_ADDED, environment
 from tests.tiny_tokenizer import write_tokenizer
 
 KILLS = int(os.environ.get("SCORER_KILLS", "50"))
+KILLS_WITH_WORKERS = KILLS // 5
 ROWS = 3000
 LONGEST = 0.3  # seconds until a kill
 
@@ -36,6 +37,7 @@ class Victim:
     process: subprocess.Popen[str]
     state: mmap.mmap
     out: Path
+    workers: int
     ends: Counter[str] = field(default_factory=Counter)
     torn: list[tuple[int, int]] = field(default_factory=list)
     in_manifest: int = 0
@@ -57,8 +59,9 @@ class Victim:
         return int(self.answer())
 
 
-@pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
+@pytest.fixture(params=[0, 2])
+def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
+    """A server whose children have so many workers."""
     tokenizer = write_tokenizer(tmp_path / "tokenizer", merges=MERGES, added=QWEN_ADDED)
     model = write_tokenizer_only(tmp_path / "model", tokenizer)
     lines: list[object] = [
@@ -70,7 +73,10 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
     state.write_bytes(b"\0")
     with (tmp_path / "err").open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.killed", model, state, "score", records, "-m", model],
+            [
+                *(sys.executable, "-m", "tests.killed", model, state, str(request.param)),
+                *("score", records, "-m", model),
+            ],
             cwd=REPO,
             env=environment(tmp_path),
             stdin=subprocess.PIPE,
@@ -80,7 +86,7 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
         )
     with state.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), 1)
-    victim = Victim(process, shared, tmp_path / "out.jsonl")
+    victim = Victim(process, shared, tmp_path / "out.jsonl", request.param)
     try:
         assert victim.answer() == "ready", (tmp_path / "err").read_text()
         yield victim
@@ -133,10 +139,11 @@ def test_killed_at_random_moments(victim: Victim, capsys: pytest.CaptureFixture[
     chance = random.Random(7)
     job = 0
     kills = 0
-    while kills < KILLS:
+    enough = KILLS_WITH_WORKERS if victim.workers else KILLS
+    while kills < enough:
         victim.out = out.with_name(f"out-{job}.jsonl")
         job += 1
-        while kills < KILLS:
+        while kills < enough:
             kill_once(victim, chance, at=(REPLACING, 0, WRITING, 0)[kills % 4])
             kills += 1
             assert whole.startswith(_whole_lines(victim.out))
@@ -151,7 +158,7 @@ def test_killed_at_random_moments(victim: Victim, capsys: pytest.CaptureFixture[
     report = histogram(victim, len(whole), job)
     with capsys.disabled():
         print(f"\n{report}")
-    least = min(10, KILLS // 5)
+    least = min(10, enough // 5)
     assert victim.in_manifest >= least, report
     assert len({size for size, _ in victim.torn}) > least, report
     assert sum(behind > 0 for _, behind in victim.torn) >= least // 2, report

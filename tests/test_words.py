@@ -92,8 +92,35 @@ def test_memory_is_bounded(demo: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> 
 def test_words_that_come_once_are_not_kept(demo: Tokenizer) -> None:
     word_ids = WordIds(demo)
     for n in range(0, 3000, 3):
-        word_ids([f"the food was good {k}" for k in range(n, n + 3)])
+        word_ids([f"the food was good x{k}" for k in range(n, n + 3)])
     assert sum(map(len, word_ids._known)) < 20
+
+
+@pytest.mark.parametrize("place", ["alone", "first", "inner", "last"])
+def test_numbers_are_spelt(demo: Tokenizer, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    word_ids = WordIds(demo)
+    text = {"alone": "{}", "first": "{} a", "inner": "a {} a", "last": "a {}"}[place]
+    batch = [text.format(number) for number in ("0", "12", "99999999999999999999")]
+    expected = packed(demo, batch)
+    word_ids(["a a a", "a a a"])
+    monkeypatch.setattr(demo, "encode", None)
+    assert word_ids(batch) == expected
+
+
+def test_gpt2_joins_digits(tmp_path: Path) -> None:
+    pre_tokenizer = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    folder = write_tokenizer(
+        tmp_path / "gpt2", pre_tokenizer=pre_tokenizer, merges=[("1", "2"), ("Ġ", "12")]
+    )
+    tokenizer = Tokenizer(folder)
+    batch = ["a 12", "12", "12 a"]
+    assert WordIds(tokenizer)(batch) == packed(tokenizer, batch)
+    assert [len(ids) for ids in tokenizer.encode(batch)] == [2, 1, 3]
 
 
 def test_a_pattern_that_may_reach_across_spaces_is_not_cut(tmp_path: Path) -> None:
