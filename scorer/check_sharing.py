@@ -46,7 +46,7 @@ def shared_prefix(subject: Subject, tally: Tally) -> None:
     _compare(subject, tally, "prompt", _continuations(subject, tally))
     _compare(subject, tally, "ordering", _orderings(subject))
     saved = reader.counts.shared_tokens - before
-    if not saved:
+    if not saved and not tally.mismatches:
         raise NotRunError(
             f"nothing could be shared in forwards of {reader.shape.tokens} tokens and at most "
             f"{reader.shape.rows} reads"

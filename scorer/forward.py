@@ -116,7 +116,8 @@ class Forward:
         """
         sizes = [self.heads.query * self.heads.size, states.shape[1]]
         sizes[1] -= sizes[0]
-        attended, residual = (part.contiguous() for part in torch.split(states, sizes, dim=1))
+        # Copies: the residual is added to in place, and of one row a part would be a view.
+        attended, residual = (part.clone() for part in torch.split(states, sizes, dim=1))
         return self._end_layer(self._layers[-1], attended, residual, self._last_norm)
 
     def activation_bytes(self, tokens: int) -> int:

@@ -31,6 +31,7 @@ _CHUNK = 64 * 2**20
 
 _COMPUTES = (
     "answers",
+    "asks",
     "attention",
     "blocks",
     "device",
@@ -40,6 +41,7 @@ _COMPUTES = (
     "model",
     "numeric",
     "orderings",
+    "packing",
     "probes",  # compute nothing, but a remembered self-test is one of these very probes
     "reader",
     "reduction",

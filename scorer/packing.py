@@ -6,6 +6,7 @@ whatever fits.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
@@ -121,8 +122,9 @@ def share_prefixes(keys: Sequence[int], reads: Sequence[Read], shape: BatchShape
     """Return the reads of one record in groups that share their common prefix.
 
     In the reads' order: one joins the group before it when that saves more tokens than the group
-    alone does, and the group still fits one forward by T and by R. Reads longer than T run on
-    other rungs, each by itself. A function of the reads and the shape alone.
+    alone does, the group still fits one forward by T and by R, and takes no more of forwards than
+    the two apart: a group can't be divided, and what is large packs badly (see ``_claim``). Reads
+    longer than T run on other rungs, each by itself. A function of the reads and the shape alone.
     """
     groups: list[Group] = []
     members: list[int] = []  # of the group that is open, by place
@@ -142,8 +144,9 @@ def share_prefixes(keys: Sequence[int], reads: Sequence[Read], shape: BatchShape
         others = len(members)
         if 0 < others < shape.rows:
             shorter = min(common, _common_prefix(reads[members[0]].tokens, read.tokens))
-            saved = others * shorter
-            if saved > (others - 1) * common and total + size - saved <= shape.tokens:
+            saved, before = others * shorter, (others - 1) * common
+            apart = _claim(total - before, shape.tokens) + _claim(size, shape.tokens)
+            if saved > before and _claim(total + size - saved, shape.tokens) <= apart:
                 members.append(place)
                 total, common = total + size, shorter
                 continue
@@ -151,6 +154,16 @@ def share_prefixes(keys: Sequence[int], reads: Sequence[Read], shape: BatchShape
         members, total, common = [place], size, size
     close()
     return groups
+
+
+def _claim(size: int, tokens: int) -> float:
+    """Return what something of ``size`` tokens takes of a forward that is filled with its like.
+
+    What is small leaves no room that others couldn't fill.
+    """
+    if size <= tokens // 8:
+        return size
+    return tokens / (tokens // size) if size <= tokens else math.inf
 
 
 def _common_prefix(a: IntArray, b: IntArray) -> int:

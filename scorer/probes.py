@@ -26,6 +26,9 @@ _SEED = 20_260_213
 _PREFIXES = (1, 63, 64, 65, 127, 128, 129, 255, 257, 1000)
 """Lengths of shared prefixes: around the boundaries of attention's tiles."""
 
+_READS = 32
+"""The most reads of a packing; ``max_segments`` has room for half as many again."""
+
 _OWN = (1, 2, 17, 63, 64, 65, 0, 129, 130)
 """What reads have behind a shared prefix; one has nothing."""
 
@@ -84,12 +87,15 @@ def _random_reads(rng: np.random.Generator, lengths: Sequence[int], n_ids: int) 
 
 
 def _probe_lengths(rng: np.random.Generator, tokens: int, longest: int) -> list[int]:
-    """Return lengths that sum to exactly ``tokens``: the awkward ones first, then random ones."""
+    """Return lengths that sum to ``tokens``: the awkward ones first, then random ones.
+
+    At most ``_READS``; where these can't be so long, filler lies behind them.
+    """
     lengths: list[int] = []
     for length in (1, 2, 17, 33, 9, 10, 127, 128, 129, 256, 257, 1023):
         if length <= longest and sum(lengths) + length <= tokens // 2:
             lengths.append(length)
-    while (room := tokens - sum(lengths)) > 0:
+    while (room := tokens - sum(lengths)) > 0 and len(lengths) < _READS:
         most = min(room, longest, max(1, tokens // 4))
         lengths.append(int(rng.integers(1, most + 1)))
     return lengths
@@ -98,14 +104,9 @@ def _probe_lengths(rng: np.random.Generator, tokens: int, longest: int) -> list[
 def _forward(
     model: Qwen3, reads: Sequence[IntArray], tokens: int, rows: int, *, graph: bool = True
 ) -> list[torch.Tensor]:
-    """Run reads end to end in one forward of exactly ``tokens``; return each one's hidden states.
-
-    The last read may serve as filler: reads must sum to ``tokens``.
-    """
+    """Run reads end to end in one forward of ``tokens``; return each one's hidden states."""
     layout = Batch.apart([last_read(read) for read in reads], tokens).layout()
-    offsets = layout.offsets
-    if len(offsets) != len(reads) + 1:
-        raise AssertionError(f"probe reads sum to {sum(map(len, reads))}, not {tokens}")
+    offsets = layout.offsets[: len(reads) + 1]
     # The next forward may write where this one did.
     hidden = model.hidden_states(layout, rows=rows, graph=graph).clone()
     return [hidden[start:end] for start, end in pairwise(offsets)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -133,27 +132,23 @@ class Reader:
             share=share,
         )
         self.graphs = graphs and not alone  # alone, every length would need a graph of its own
-        self._heads: cycle[Head] | None = None
+        self._free: list[Head] | None = None  # heads that no launched batch has
         self.depth = 1
         if reduction == "device":
-            from scorer.head import Head
-
             self.depth = _DEPTH
-            self._heads = cycle(
-                [Head(model, rows=shape.rows, n_ids=n_ids) for _ in range(self.depth)]
-            )
+            self._free = [self._new_head() for _ in range(self.depth)]
 
     @property
     def max_device_k(self) -> int | None:
         """The most entries of a distribution that are listed on the device; None: none are."""
-        return None if self._heads is None else MAX_DEVICE_K
+        return None if self._free is None else MAX_DEVICE_K
 
     def launch(self, batch: Batch) -> InFlight:
         """Start a batch. On CUDA this returns before the device has finished.
 
-        At most ``depth`` batches may be launched and not collected, this one included. Raises
-        IsolationError when the self-test of the batch's rung fails, DeviceError when the device
-        does.
+        Where more than ``depth`` are launched and not collected, each takes memory of its own.
+        Raises IsolationError when the self-test of the batch's rung fails, DeviceError when the
+        device does.
         """
         requests = join_requests([read.requests for read in batch.reads])
         with self._faults(batch):
@@ -161,7 +156,7 @@ class Reader:
             layout = batch.layout()
             hidden = self.model.hidden_states(layout, rows=self.shape.rows, graph=self.graphs)
             rows = layout.rows
-            flight = InFlight(batch, requests, None if self._heads is None else next(self._heads))
+            flight = InFlight(batch, requests, self._take_head())
             for start in range(0, len(rows), self.shape.rows):
                 end = min(start + self.shape.rows, len(rows))
                 self._collect_piece(flight)
@@ -182,7 +177,9 @@ class Reader:
         """
         with self._faults(flight.batch):
             self._collect_piece(flight)
-        flight.head = None  # the next batch may have it now
+        if flight.head is not None and self._free is not None:
+            self._free.append(flight.head)
+            flight.head = None
 
     def results(self, flight: InFlight) -> list[ReadResult]:
         """Return the results of each read of a launched batch, in its order.
@@ -201,6 +198,17 @@ class Reader:
         """Wait for the device and take the logarithms."""
         self.wait(flight)
         return finish(join_raw(flight.pieces), flight.requests)
+
+    def _take_head(self) -> Head | None:
+        """Return a head that no other batch has: the results of two can't meet in one."""
+        if self._free is None:
+            return None
+        return self._free.pop() if self._free else self._new_head()
+
+    def _new_head(self) -> Head:
+        from scorer.head import Head
+
+        return Head(self.model, rows=self.shape.rows, n_ids=self.n_ids)
 
     def _launch_piece(
         self, flight: InFlight, hidden: torch.Tensor, rows: IntArray, requests: RowRequests

@@ -87,6 +87,7 @@ class Turns(Generic[_Origin]):
         """Yield the chunks' records in order, as they become whole.
 
         When the device fails, records that were whole before still come, then the DeviceError.
+        Nothing is left in flight, also where the caller takes no more.
         """
         try:
             for _ in self._turns(chunks):
@@ -94,6 +95,10 @@ class Turns(Generic[_Origin]):
         except DeviceError:
             yield from self._stretches()
             raise
+        finally:
+            with suppress(DeviceError):  # what comes back now, nobody asks for
+                while self._flights:
+                    self._reader.wait(self._flights.popleft())
 
     def _turns(self, chunks: Iterable[Chunk[_Origin]]) -> Iterator[None]:
         """Yields whenever the first records may be whole."""

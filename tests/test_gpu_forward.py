@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from scorer.checkpoint import find_checkpoint
 from scorer.errors import DeviceError, ModelError
 from scorer.model import Qwen3
-from scorer.shapes import Batch, IntArray, last_read, max_segments
+from scorer.reader import Reader
+from scorer.shapes import Batch, BatchShape, IntArray, last_read, max_segments
 from scorer.tiles import Heads, tile_slots, tiles
 from tests.attention_reference import attend_reference
 from tests.conftest import DEMO_MODEL
@@ -307,6 +308,54 @@ def test_biases_are_added(tmp_path: Path) -> None:
     assert model._forward is not None
     got = model._forward.finish(model.hidden_states(layout, rows=8)[:90]).double()
     assert float((got - expected).norm() / expected.norm()) < 2e-2
+
+
+def test_scores_that_are_left_or_mixed_meet_no_others(checkpoint: Path) -> None:
+    """Batches that are launched and never asked for again, and those of two calls in turn."""
+    from scorer.rows import encode_score
+    from scorer.scoring import Scorer
+
+    scorer = Scorer(checkpoint, device="cuda", tokens_per_forward=256, rows_per_forward=8)
+    rng = np.random.default_rng(7)
+    records = [
+        {"prompt_token_ids": rng.integers(0, 4000, size=n).tolist(), "targets": [5, 17]}
+        for n in rng.integers(1, 90, size=400)
+    ]
+    others = [{**record, "logprobs": 3} for record in records[::-1]]
+    whole = [encode_score(row) for row in scorer.score(records)]
+    backwards = [encode_score(row) for row in scorer.score(others)]
+    assert len(set(whole)) == len(records)
+
+    left = scorer.score(records)
+    assert encode_score(next(left)) == whole[0]
+    left.close()  # type: ignore[attr-defined]
+    assert [encode_score(row) for row in scorer.score(records)] == whole
+    both = list(zip(scorer.score(records), scorer.score(others), strict=True))
+    assert [encode_score(row) for row, _ in both] == whole
+    assert [encode_score(row) for _, row in both] == backwards
+
+
+def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: Path) -> None:
+    model = load(checkpoint)
+    reader = Reader(
+        model,
+        BatchShape(512, 32),
+        alone=False,
+        n_ids=5000,
+        numerics={},
+        cache=None,
+        reduction="device",
+    )
+    batches = [batch_of([60, 170, 33], 512, seed) for seed in range(6)]
+    expected = [
+        [value.chosen_logprob.tolist() for value in reader.collect(reader.launch(batch))]
+        for batch in batches
+    ]
+    flights = [reader.launch(batch) for batch in batches]
+    got = [
+        [value.chosen_logprob.tolist() for value in reader.collect(flight)] for flight in flights
+    ]
+    assert got == expected
 
 
 def test_out_of_memory_names_the_shape_the_need_and_the_remedy(checkpoint: Path) -> None:

@@ -291,3 +291,23 @@ def test_a_group_waits_until_its_reads_fit() -> None:
     assert packer.pop().keys == (0, 1, 2, 5)
     assert packer.pop().keys == (3, 4)
     assert len(packer) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "prefix", "own"),
+    [(4, 30, 1100), (3, 30, 1500), (2, 20, 2100), (10, 30, 600), (4, 256, 48), (4, 1000, 200)],
+)
+def test_sharing_never_takes_more_forwards_than_reads_apart(
+    count: int, prefix: int, own: int
+) -> None:
+    """A group can't be divided: a large one that saves little would leave half a forward empty."""
+    shape = BatchShape(8192, 256)
+    forwards = {}
+    for share in (True, False):
+        packer = Packer(shape, alone=False, window=8 * shape.tokens, share=share)
+        for record, reads in enumerate(records_of([prefix] * 200, count, own)):
+            packer.add(range(record * count, (record + 1) * count), reads)
+        forwards[share] = len(drain(packer))
+    assert forwards[True] <= forwards[False]
+    if prefix > own:
+        assert forwards[True] < 0.5 * forwards[False]

@@ -150,7 +150,7 @@ def test_the_orderings_of_a_question_share_what_stands_before_them(
     def compare(name: str, *options: str) -> tuple[Done, Path]:
         rows = bench.folder / name
         where = ("--model", bench.model, "--device", "cpu", "-o", rows)
-        shape = ("--tokens-per-forward", "512", "--noise-sample", "0")
+        shape = ("--tokens-per-forward", "4096", "--noise-sample", "0")
         return run("compare", questions, *where, *shape, *options), rows
 
     first, shared = compare("shared.jsonl")
