@@ -18,7 +18,7 @@ from scorer.errors import DeviceError, InputError, IsolationError, UsageError
 from scorer.tally import Tally
 from tests.checks import NAMES, NEEDS_CUDA, PROOFS, outcome_of, scenario, subject_of
 from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
-from tests.faults import FAULTS, SHARING_FAULT, Fault, float_atomics
+from tests.faults import FAULTS, SHARING_FAULT, Fault, drift, float_atomics
 from tests.models import write_model
 from tests.random_model import write_random_checkpoint
 from tests.sharing import share_on_cpu
@@ -121,6 +121,16 @@ def test_nothing_wrong_with_sharing(tiny_model: Path, monkeypatch: pytest.Monkey
     assert result.tally.comparisons > 500
     (note,) = result.tally.notes
     assert re.fullmatch(r"[\d,]+ tokens were not computed again", note)
+
+
+def test_bits_that_move_where_nothing_can_be_shared(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_on_cpu(monkeypatch)
+    drift(monkeypatch)
+    subject = subject_of(tiny_model, rows_per_forward=1)
+    (result,) = outcome_of(subject, [scenario("shared-prefix")]).results
+    assert result.status is Status.failed
 
 
 def test_sharing_that_is_not_exact(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
