@@ -134,20 +134,19 @@ class Scorer:
     def reader(self) -> Reader:
         """The loaded model with its batch shape; made when it is first needed."""
         from scorer.manifest import hash_files, numerics_fields
+        from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
+        from scorer.reader import Reader, choose_reduction
 
-        with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind imports and loading
+        device = choose_device(self._device)
+        dtype = choose_dtype(self._dtype, device, self.checkpoint)
+        reduction = choose_reduction(self._reduction, device)
+        default = default_shape(device)
+        shape = BatchShape(
+            tokens=default.tokens if self._tokens is None else self._tokens,
+            rows=default.rows if self._rows is None else self._rows,
+        )
+        with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind loading
             weights = pool.submit(hash_files, self.checkpoint.weights)
-            from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
-            from scorer.reader import Reader, choose_reduction
-
-            device = choose_device(self._device)
-            dtype = choose_dtype(self._dtype, device, self.checkpoint)
-            reduction = choose_reduction(self._reduction, device)
-            default = default_shape(device)
-            shape = BatchShape(
-                tokens=default.tokens if self._tokens is None else self._tokens,
-                rows=default.rows if self._rows is None else self._rows,
-            )
             model = Qwen3.load(self.checkpoint, device, dtype)
             numerics = numerics_fields(
                 model,
