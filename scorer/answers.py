@@ -198,33 +198,35 @@ class _Outcome:
 
     def __init__(self, plan: Plan, results: Sequence[ReadResult]) -> None:
         for reduced in results:
-            if reduced.nonfinite:
+            if nonfinite := reduced.nonfinite:
                 raise RowError(
                     ErrorCode.NONFINITE_LOGITS,
-                    f"{reduced.nonfinite} of the read's distributions hold NaN or infinite "
-                    "logits; the model or its dtype overflows on this prompt",
+                    f"{nonfinite} of the read's distributions hold NaN or infinite logits; the "
+                    "model or its dtype overflows on this prompt",
                 )
         prepared = plan.prepared
         several = plan.has_longer_options
         prompt = results[0] if plan.has_prompt_read else None
         # The prompt's last row: its options' tokens in order, then its targets.
         at = 0
+        logprobs: list[float] = []
+        ranks: list[int] = []
         if prompt is not None:
+            logprobs, ranks = prompt.target_logprob, prompt.target_rank
             short = len(prepared.options) - (len(results) - 1)
-            at = len(prompt.target_logprob) - short - len(prepared.targets)
-        if prompt is not None and not several:
+            at = len(logprobs) - short - len(prepared.targets)
+        if not several:
             end = at + len(prepared.options)
-            self._values = prompt.target_logprob[at:end]
-            self._greedy = [rank == 1 for rank in prompt.target_rank[at:end]]
+            self._values = logprobs[at:end]
+            self._greedy = [rank == 1 for rank in ranks[at:end]]
             at = end
         else:
             self._values, self._greedy = [], []
             longer = iter(results if prompt is None else results[1:])
             for option in prepared.options:
                 if len(option.token_ids) == 1:
-                    assert prompt is not None
-                    self._values.append(prompt.target_logprob[at])
-                    self._greedy.append(prompt.target_rank[at] == 1)
+                    self._values.append(logprobs[at])
+                    self._greedy.append(ranks[at] == 1)
                     at += 1
                 else:
                     read = next(longer)
@@ -360,21 +362,18 @@ def _own_warnings(plan: Plan, mass: float | UnsetType | None) -> tuple[str, ...]
 
 def _targets(prepared: Prepared, entries: Entries, at: int) -> tuple[TokenScore, ...]:
     """Give the targets, which stand in the read from place ``at`` on."""
-    return tuple(
-        [entries.target(at + i, target.token_id) for i, target in enumerate(prepared.targets)]
-    )
+    ids = [target.token_id for target in prepared.targets]
+    return tuple(entries.targets(slice(at, at + len(ids)), ids))
 
 
 def _prompt_logprobs(prepared: Prepared, entries: Entries) -> tuple[PositionLogprobs | None, ...]:
     """Give one entry a prompt token; the first has nothing before it and is None."""
+    later = unpacked(prepared.ids)[1:]
+    tokens = entries.targets(slice(len(later)), later)
     return (
         None,
         *(
-            PositionLogprobs(
-                token=entries.target(row, token),
-                chosen=entries.chosen(row),
-                top=entries.top(row),
-            )
-            for row, token in enumerate(unpacked(prepared.ids)[1:])
+            PositionLogprobs(token=token, chosen=entries.chosen(row), top=entries.top(row))
+            for row, token in enumerate(tokens)
         ),
     )

@@ -30,6 +30,15 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def __len__(self) -> int:
         return len(self.tokens) // ID_BYTES
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many distributions are read, and how many targets are asked for."""
+        if self.option:
+            return self.option, self.option
+        if self.before is None:
+            return 1, len(self.targets)
+        return len(self), len(self) - 1 + len(self.targets)
+
     def read(self) -> Read:
         """Return the read that answers this."""
         tokens = np.frombuffer(self.tokens, dtype=np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scorer.errors import ErrorCode, RowError
@@ -31,28 +32,24 @@ class Entries:
     def __init__(self, reduced: ReadResult, prompter: Prompter) -> None:
         self._reduced = reduced
         self._prompter = prompter
-        self.rows = len(reduced.chosen_id)
+        self.rows = reduced.rows
 
-    def target(self, index: int, token_id: int) -> TokenScore:
-        """The target number ``index`` of the read."""
+    def targets(self, places: slice, token_ids: Iterable[int]) -> Iterator[TokenScore]:
+        """Yield some of the read's targets, by their places; ``token_ids``: what they are."""
         reduced = self._reduced
-        return self._entry(
-            token_id, reduced.target_logprob[index], reduced.target_rank[index], by_name=True
-        )
+        for token_id, logprob, rank in zip(
+            token_ids, reduced.target_logprob[places], reduced.target_rank[places], strict=True
+        ):
+            yield self._entry(token_id, logprob, rank, by_name=True)
 
     def chosen(self, row: int) -> TokenScore:
         """The token of rank 1."""
-        reduced = self._reduced
-        return self._entry(reduced.chosen_id[row], reduced.chosen_logprob[row], 1)
+        return self._entry(*self._reduced.chosen(row), 1)
 
     def top(self, row: int) -> tuple[TokenScore, ...]:
         """The listed ones, the first first."""
-        reduced = self._reduced
-        start, end = reduced.top_offsets[row], reduced.top_offsets[row + 1]
-        return tuple(
-            self._entry(reduced.top_id[i], reduced.top_logprob[i], i - start + 1)
-            for i in range(start, end)
-        )
+        listed = enumerate(self._reduced.top(row), 1)
+        return tuple([self._entry(*entry, rank) for rank, entry in listed])
 
     def _entry(
         self, token_id: int, logprob: float, rank: int, *, by_name: bool = False

@@ -21,7 +21,7 @@ from scorer.records import BadLine, Record
 from scorer.rows import Score, encode_score
 from scorer.source import parsed
 from scorer.summary import Counted
-from scorer.tables import ReadResult
+from scorer.tables import ReadResult, Results, parts_of
 
 _ERRORS_NAMED = 10
 
@@ -118,6 +118,18 @@ class Host:
         plans = self.prepare(list(parsed(lines)))
         self._kept[number] = plans
         return [own.asks if isinstance(own, Plan) else () for own in plans]
+
+    def parts(self, number: int, count: int, results: Results) -> list[ReadResult]:
+        """Return the results of each read of the next ``count`` records under a number."""
+        return parts_of(
+            results,
+            [
+                ask.counts
+                for own in self._kept[number][:count]
+                if isinstance(own, Plan)
+                for ask in own.asks
+            ],
+        )
 
     def write(
         self,

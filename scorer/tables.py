@@ -6,7 +6,7 @@ are joined again and cut read by read. Nothing is computed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -69,14 +69,14 @@ def split_reduced(
         )
 
 
-class ReadResult(msgspec.Struct, array_like=True, gc=False):
-    """The reduced distributions of one read, m rows and t targets, as Python's own numbers.
+class Results(msgspec.Struct, array_like=True):
+    """The reduced distributions of several reads end to end, as Python's own numbers.
 
-    nonfinite: how many rows hold NaN or infinite logits. The rest as in ``Reduced``; a read has few
-    rows, and of few values a list is many times as quick as an array.
+    As in ``Reduced``: a read has few rows, and of few values a list is many times as quick as an
+    array.
     """
 
-    nonfinite: int
+    nonfinite: list[bool]
     chosen_id: list[int]
     chosen_logprob: list[float]
     target_logprob: list[float]
@@ -86,28 +86,98 @@ class ReadResult(msgspec.Struct, array_like=True, gc=False):
     top_offsets: list[int]
 
 
-def split_results(
-    table: Reduced, requests: RowRequests, counts: Sequence[int]
-) -> Iterator[ReadResult]:
-    """Yield what ``split_reduced`` does, as results."""
-    nonfinite = table.nonfinite.tolist()
-    chosen_id, chosen_logprob = table.chosen_id.tolist(), table.chosen_logprob.tolist()
-    target_logprob, target_rank = table.target_logprob.tolist(), table.target_rank.tolist()
-    top_id, top_logprob = table.top_id.tolist(), table.top_logprob.tolist()
-    target_offsets, top_offsets = requests.target_offsets.tolist(), table.top_offsets.tolist()
-    for start, end in pairwise(accumulate(counts, initial=0)):
-        first, last = target_offsets[start], target_offsets[end]
-        top, top_end = top_offsets[start], top_offsets[end]
-        yield ReadResult(
-            nonfinite=sum(nonfinite[start:end]),
-            chosen_id=chosen_id[start:end],
-            chosen_logprob=chosen_logprob[start:end],
-            target_logprob=target_logprob[first:last],
-            target_rank=target_rank[first:last],
-            top_id=top_id[top:top_end],
-            top_logprob=top_logprob[top:top_end],
-            top_offsets=[offset - top for offset in top_offsets[start : end + 1]],
+class ReadResult(msgspec.Struct, frozen=True, gc=False):
+    """One read's part of the results of several: rows and targets from where to where."""
+
+    whole: Results
+    row: int
+    end_row: int
+    target: int
+    end_target: int
+
+    @property
+    def nonfinite(self) -> int:
+        """How many rows hold NaN or infinite logits."""
+        return self.whole.nonfinite[self.row : self.end_row].count(True)
+
+    @property
+    def rows(self) -> int:
+        """How many distributions there are."""
+        return self.end_row - self.row
+
+    @property
+    def target_logprob(self) -> list[float]:
+        """Of each target of each row."""
+        return self.whole.target_logprob[self.target : self.end_target]
+
+    @property
+    def target_rank(self) -> list[int]:
+        """Of each target of each row."""
+        return self.whole.target_rank[self.target : self.end_target]
+
+    def chosen(self, row: int) -> tuple[int, float]:
+        """The token of rank 1 and its log-probability."""
+        place = self.row + row
+        return self.whole.chosen_id[place], self.whole.chosen_logprob[place]
+
+    def top(self, row: int) -> list[tuple[int, float]]:
+        """The tokens that are listed of a row and their log-probabilities, the first first."""
+        whole, place = self.whole, self.row + row
+        entries = slice(whole.top_offsets[place], whole.top_offsets[place + 1])
+        return list(zip(whole.top_id[entries], whole.top_logprob[entries], strict=True))
+
+
+def split_results(table: Reduced, requests: RowRequests, counts: Sequence[int]) -> list[ReadResult]:
+    """Return what ``split_reduced`` yields, as results."""
+    whole = Results(
+        nonfinite=table.nonfinite.tolist(),
+        chosen_id=table.chosen_id.tolist(),
+        chosen_logprob=table.chosen_logprob.tolist(),
+        target_logprob=table.target_logprob.tolist(),
+        target_rank=table.target_rank.tolist(),
+        top_id=table.top_id.tolist(),
+        top_logprob=table.top_logprob.tolist(),
+        top_offsets=table.top_offsets.tolist(),
+    )
+    offsets = requests.target_offsets.tolist()
+    ends = accumulate(counts, initial=0)
+    return [ReadResult(whole, row, end, offsets[row], offsets[end]) for row, end in pairwise(ends)]
+
+
+def gather(parts: Sequence[ReadResult]) -> Results:
+    """Return the results of reads end to end, and nothing else that they are part of."""
+    joined = Results([], [], [], [], [], [], [], [0])
+    for part in parts:
+        whole, row, end, target, end_target = (
+            part.whole,
+            part.row,
+            part.end_row,
+            part.target,
+            part.end_target,
         )
+        joined.nonfinite += whole.nonfinite[row:end]
+        joined.chosen_id += whole.chosen_id[row:end]
+        joined.chosen_logprob += whole.chosen_logprob[row:end]
+        joined.target_logprob += whole.target_logprob[target:end_target]
+        joined.target_rank += whole.target_rank[target:end_target]
+        first, last = whole.top_offsets[row], whole.top_offsets[end]
+        at = len(joined.top_id) - first
+        joined.top_offsets += [at + offset for offset in whole.top_offsets[row + 1 : end + 1]]
+        if first < last:
+            joined.top_id += whole.top_id[first:last]
+            joined.top_logprob += whole.top_logprob[first:last]
+    return joined
+
+
+def parts_of(whole: Results, counts: Iterable[tuple[int, int]]) -> list[ReadResult]:
+    """Return the parts of results that were gathered. counts: the rows and targets of each."""
+    parts = []
+    row = target = 0
+    for rows, targets in counts:
+        parts.append(ReadResult(whole, row, row + rows, target, target + targets))
+        row += rows
+        target += targets
+    return parts
 
 
 def _join_offsets(offsets: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:

@@ -19,7 +19,7 @@ from scorer.asks import Ask
 from scorer.errors import InputError, ModelError, ScorerError, UsageError, WorkerError
 from scorer.host import Host, HostSettings, Rows
 from scorer.lines import Piece
-from scorer.tables import ReadResult
+from scorer.tables import Results
 
 LENGTH: Final = struct.Struct("<Q")
 DONE, REFUSED, BROKEN = b"\0", b"\1", b"\2"
@@ -44,7 +44,7 @@ class Write(msgspec.Struct, tag=True, array_like=True):
 
     number: int
     count: int
-    results: list[ReadResult]
+    results: Results
     most_on_device: int | None
     stop_at_error: bool
 
@@ -105,7 +105,7 @@ def _answer(host: Host, request: Take | Write) -> list[tuple[Ask, ...]] | Rows:
     return host.write(
         request.number,
         request.count,
-        request.results,
+        host.parts(request.number, request.count, request.results),
         most_on_device=request.most_on_device,
         stop_at_error=request.stop_at_error,
     )

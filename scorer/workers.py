@@ -23,6 +23,7 @@ from scorer.asks import Ask
 from scorer.errors import WorkerError
 from scorer.host import HostSettings, Rows
 from scorer.lines import Lines, Piece
+from scorer.tables import gather
 from scorer.turns import Chunk, Stretch
 from scorer.worker import DONE, LENGTH, Take, Write, refused
 
@@ -167,7 +168,7 @@ class Workers:
         request = Write(
             stretch.origin,
             stretch.end - stretch.start,
-            stretch.results,
+            gather(stretch.results),
             most_on_device,
             stop_at_error,
         )

@@ -100,7 +100,7 @@ class ModelFreeReader:
         requests = join_requests([read.requests for read in reads])
         raw = invented(reads, requests, self.n_ids, self.bits)
         counts = [len(read.positions) for read in reads]
-        return list(split_results(finish(raw, requests), requests, counts))
+        return split_results(finish(raw, requests), requests, counts)
 
 
 def invented(

@@ -44,6 +44,18 @@ def test_every_place_of_a_prompt() -> None:
     assert alone.requests.target_offsets.tolist() == [0, 0]
 
 
+def test_what_is_asked_is_counted_without_arrays() -> None:
+    for ask in (
+        Ask(PROMPT, targets=(3, 3)),
+        Ask(PROMPT, entries=2),
+        Ask(PROMPT, option=2),
+        Ask(PROMPT, targets=(9,), before=0),
+        Ask(PROMPT[:4], before=2),
+    ):
+        read = ask.read()
+        assert ask.counts == (len(read.positions), len(read.requests.target_ids))
+
+
 def test_what_is_sent_comes_back() -> None:
     asks = [Ask(PROMPT, 2), Ask(PROMPT, 0, (1, 2), 3, 0), Ask(PROMPT)]
     sent = msgspec.msgpack.encode(asks)

@@ -24,7 +24,7 @@ from scorer.scoring import Scorer
 from scorer.shapes import Batch
 from scorer.source import Source
 from scorer.summary import Summary
-from scorer.tables import ReadResult
+from scorer.tables import ReadResult, Results
 from tests.commands import (
     RECORDS,
     Bench,
@@ -366,8 +366,8 @@ class InstantReader(ModelFreeReader):
 def answered(requests: RowRequests) -> ReadResult:
     """Half a nat for the first target, more for the others; nothing else was asked."""
     rows, targets = len(requests.top_k), len(requests.target_ids)
-    return ReadResult(
-        nonfinite=0,
+    whole = Results(
+        nonfinite=[False] * rows,
         chosen_id=[0] * rows,
         chosen_logprob=[-0.5] * rows,
         target_logprob=np.linspace(-0.5, -1.5, targets).tolist(),
@@ -376,6 +376,7 @@ def answered(requests: RowRequests) -> ReadResult:
         top_logprob=[],
         top_offsets=[0] * (rows + 1),
     )
+    return ReadResult(whole, 0, rows, 0, targets)
 
 
 def test_memory_does_not_grow_with_the_file(bench: Bench) -> None:
