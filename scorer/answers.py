@@ -32,7 +32,7 @@ from scorer.rows import (
 )
 from scorer.shapes import Read
 from scorer.tables import ReadResult
-from scorer.words import packed, unpacked
+from scorer.words import ID_BYTES, packed, unpacked
 
 LOW_LABEL_MASS = 0.5
 """Label mass below which a row warns that the labels are not what the model wants to answer."""
@@ -194,7 +194,7 @@ class _Outcome:
     powers: how many exponentials the row needs, those of ``exponents``.
     """
 
-    __slots__ = ("_at", "_greedy", "_has_mass", "_plan", "_prompt", "_values", "powers")
+    __slots__ = ("_at", "_greedy", "_has_mass", "_plan", "_prompt", "_several", "_values", "powers")
 
     def __init__(self, plan: Plan, results: Sequence[ReadResult]) -> None:
         for reduced in results:
@@ -238,6 +238,7 @@ class _Outcome:
         self._plan = plan
         self._prompt = prompt
         self._at = at
+        self._several = several
         self._has_mass = bool(self._values) and not several and not prepared.prefix_clash
         self.powers = len(self._values) * (2 if self._has_mass else 1)
 
@@ -255,98 +256,111 @@ class _Outcome:
         plan, values = self._plan, self._values
         prepared = plan.prepared
         record = prepared.record
+        options: tuple[OptionScore, ...] | UnsetType = UNSET
+        answer: str | UnsetType | None = UNSET
+        index: int | UnsetType | None = UNSET
         mass: float | UnsetType | None = UNSET
-        fields: dict[str, Any] = {}  # of which most rows have few
+        margin: float | UnsetType | None = UNSET
         best: tuple[int, ...] = ()
         if values:
             ordered = sorted(values)
-            options = self._options(powers[: len(values)], ordered)
-            best = _best(values)
+            options = self._options(powers, ordered)
+            best = _best(values, ordered[-1])
+            answer, index = (options[best[0]].text, best[0]) if len(best) == 1 else (None, None)
             mass = math.fsum(powers[len(values) :]) if self._has_mass else None
-            only = best[0] if len(best) == 1 else None
-            fields = {
-                "answer": None if only is None else options[only].text,
-                "answer_index": only,
-                "label_mass": mass,
-                "margin": ordered[-1] - ordered[-2] if len(values) > 1 else None,
-                "options": options,
-            }
-            if only is None:
-                fields["tied"] = best
-            if plan.has_longer_options:
-                fields["answer_per_token"] = _answer_by(options, "logprob_per_token")
-                fields["answer_per_byte"] = _answer_by(options, "logprob_per_byte")
-        if record.gold_index is not None:
-            fields["gold_index"] = record.gold_index
-            fields["correct"] = best == (record.gold_index,)
-        if self._prompt is not None:
-            entries = Entries(self._prompt, prompter)
-            if prepared.targets:
-                fields["targets"] = _targets(prepared, entries, self._at)
-            if plan.logprobs is not None:
-                last = entries.rows - 1
-                fields["logprobs"] = ReadLogprobs(
-                    chosen=entries.chosen(last), top=entries.top(last)
-                )
-            if plan.prompt_logprobs is not None:
-                fields["prompt_logprobs"] = _prompt_logprobs(prepared, entries)
+            margin = ordered[-1] - ordered[-2] if len(values) > 1 else None
+        gold = record.gold_index
         warnings = prepared.warnings + _own_warnings(plan, mass) + notes
-        if warnings:
-            fields["warnings"] = warnings
-        if prepared.truncated_tokens:
-            fields["truncated_tokens"] = prepared.truncated_tokens
-        if record.extra:
-            fields["extra"] = record.extra
-        return Score(
+        row = Score(
             id=record.id,
             line=record.line,
-            prompt_tokens=prepared.tokens,
+            prompt_tokens=len(prepared.ids) // ID_BYTES,
             prompt_sha256=prompt_sha256(prepared.ids),
-            **fields,
+            answer=answer,
+            answer_index=index,
+            label_mass=mass,
+            margin=margin,
+            gold_index=UNSET if gold is None else gold,
+            correct=UNSET if gold is None else best == (gold,),
+            options=options,
+            warnings=warnings or UNSET,
+            extra=record.extra or UNSET,
         )
+        more = self._more(best, options, prompter)  # what few rows have
+        return msgspec.structs.replace(row, **more) if more else row
+
+    def _more(
+        self,
+        best: tuple[int, ...],
+        options: tuple[OptionScore, ...] | UnsetType,
+        prompter: Prompter,
+    ) -> dict[str, Any]:
+        plan, prompt = self._plan, self._prompt
+        prepared = plan.prepared
+        fields: dict[str, Any] = {}
+        if len(best) > 1:
+            fields["tied"] = best
+        if options is not UNSET and self._several:
+            fields["answer_per_token"] = _answer_by(options, "logprob_per_token")
+            fields["answer_per_byte"] = _answer_by(options, "logprob_per_byte")
+        if prepared.truncated_tokens:
+            fields["truncated_tokens"] = prepared.truncated_tokens
+        if prompt is not None and prepared.targets:
+            fields["targets"] = _targets(prepared, Entries(prompt, prompter), self._at)
+        if prompt is not None and plan.logprobs is not None:
+            entries = Entries(prompt, prompter)
+            last = prompt.rows - 1
+            fields["logprobs"] = ReadLogprobs(chosen=entries.chosen(last), top=entries.top(last))
+        if prompt is not None and plan.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = _prompt_logprobs(prepared, Entries(prompt, prompter))
+        return fields
 
     def _options(
-        self, weights: Sequence[float], ordered: Sequence[float]
+        self, powers: Sequence[float], ordered: Sequence[float]
     ) -> tuple[OptionScore, ...]:
-        """weights: e to the power of each value less the largest. ordered: the values, ascending.
+        """powers: e to the power of each value less the largest, and more. ordered: the values,
+        ascending.
 
         The softmax's denominator is the exact sum, rounded once: probabilities have the same bits
         in any order of the options.
         """
-        total = math.fsum(weights)
-        several = self._plan.has_longer_options
-        moved = self._plan.prepared.moved_spaces
-        return tuple(
-            [
-                OptionScore(
-                    text=option.text,
-                    label=UNSET if option.label is None else option.label,
-                    token_ids=option.token_ids,
-                    logprob=value,
-                    probability=weight / total,
-                    rank=1 + len(ordered) - bisect_right(ordered, value),
-                    is_greedy=is_greedy,
-                    logprob_per_token=value / len(option.token_ids) if several else UNSET,
-                    logprob_per_byte=(
-                        value / (moved + len(option.text.encode())) if several else UNSET
-                    ),
-                    seam_changed=option.seam_changed or UNSET,
+        prepared, values, greedy = self._plan.prepared, self._values, self._greedy
+        count = len(values)
+        total = math.fsum(powers[:count])
+        options = []
+        for place, option in enumerate(prepared.options):
+            value = values[place]
+            scored = OptionScore(
+                text=option.text,
+                label=UNSET if option.label is None else option.label,
+                token_ids=option.token_ids,
+                logprob=value,
+                probability=powers[place] / total,
+                rank=1 + count - bisect_right(ordered, value),
+                is_greedy=greedy[place],
+                seam_changed=option.seam_changed or UNSET,
+            )
+            if self._several:
+                size = prepared.moved_spaces + len(option.text.encode())
+                scored = msgspec.structs.replace(
+                    scored,
+                    logprob_per_token=value / len(option.token_ids),
+                    logprob_per_byte=value / size,
                 )
-                for option, value, weight, is_greedy in zip(
-                    self._plan.prepared.options, self._values, weights, self._greedy, strict=True
-                )
-            ]
-        )
+            options.append(scored)
+        return tuple(options)
 
 
-def _best(values: Sequence[float]) -> tuple[int, ...]:
+def _best(values: Sequence[float], largest: float) -> tuple[int, ...]:
     """Return the indices of the largest value, all of them where several are equal."""
-    largest = max(values)
+    if values.count(largest) == 1:
+        return (values.index(largest),)
     return tuple([index for index, value in enumerate(values) if value == largest])
 
 
 def _answer_by(options: tuple[OptionScore, ...], field: str) -> str | None:
-    best = _best([getattr(option, field) for option in options])
+    values = [getattr(option, field) for option in options]
+    best = _best(values, max(values))
     return options[best[0]].text if len(best) == 1 else None
 
 

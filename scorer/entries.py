@@ -26,13 +26,12 @@ def zero_probability(what: str) -> RowError:
 class Entries:
     """The prompt read's distributions as entries with the tokens' text.
 
-    rows: how many distributions. All raise RowError for a token of probability zero.
+    All raise RowError for a token of probability zero.
     """
 
     def __init__(self, reduced: ReadResult, prompter: Prompter) -> None:
         self._reduced = reduced
         self._prompter = prompter
-        self.rows = reduced.rows
 
     def targets(self, places: slice, token_ids: Iterable[int]) -> Iterator[TokenScore]:
         """Yield some of the read's targets, by their places; ``token_ids``: what they are."""

@@ -14,32 +14,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from scorer.errors import ErrorCode, ModelError, RowError
-from scorer.labels import (
-    LETTER_LABELS,
-    LabelSet,
-    PreparedOption,
-    Tail,
-    check_distinct,
-    continuation,
-    letter_labels,
-    prefix_clash,
-)
+from scorer.labels import LETTER_LABELS, LabelSet, PreparedOption
+from scorer.options import NO_OPTIONS, OptionIds, OptionSet
 from scorer.records import Record
-from scorer.rendering import Draft, Renderer, strings
-from scorer.tokenizer import Tokenizer, TokenText, is_closed
+from scorer.rendering import Draft, Renderer
+from scorer.tokenizer import Tokenizer, TokenText
 from scorer.truncation import cut
-from scorer.words import ID_BYTES, WordIds, packed, unpacked
-
-_MOST_KNOWN: Final = 256
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
+from scorer.words import ID_BYTES, TextIds, WordIds, packed, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,41 +69,12 @@ class Prepared(msgspec.Struct, frozen=True):
         return np.frombuffer(self.ids, dtype=np.int32)
 
 
-class _OptionsKey(NamedTuple):
-    """What the ids of options behind a prompt depend on.
-
-    ``moved``: spaces that moved to them from the prompt's end. ``tail``: the end of the prompt's
-    text that their ids may depend on.
-    """
-
-    texts: tuple[str, ...]
-    moved: str
-    tail: str
-
-
-class _Options(NamedTuple):
-    """What a record's options come to.
-
-    ``longest``: tokens of the longest one that has several. ``clash``: one's ids begin another's.
-    ``matches``: strings of added tokens in them, read as text.
-    """
-
-    options: tuple[PreparedOption, ...]
-    longest: int
-    clash: bool
-    matches: int
-    warnings: tuple[str, ...]
-
-
-_NO_OPTIONS = _Options((), 0, clash=False, matches=0, warnings=())
-
-
 class _Encoded(NamedTuple):
     """``ids``: of the prompt, int32, little endian."""
 
     text: str
     ids: bytes
-    options: _Options
+    options: OptionSet
 
     @property
     def tokens(self) -> int:
@@ -126,31 +85,6 @@ class _Encoded(NamedTuple):
     def length(self) -> int:
         """Tokens of the longest read: one-token options are read at the prompt's own end."""
         return self.tokens + self.options.longest
-
-
-class _Texts:
-    """The ids of one batch's plain texts: many at once beforehand, others when they turn up."""
-
-    def __init__(self, word_ids: WordIds) -> None:
-        self._word_ids = word_ids
-        self._ids: dict[str, bytes] = {}
-
-    def encode_all(self, texts: Iterable[str]) -> None:
-        """Encode texts whose ids are going to be asked for."""
-        unique = list(dict.fromkeys(texts))
-        self._ids = dict(zip(unique, self._word_ids(unique), strict=True))
-
-    def packed(self, text: str) -> bytes:
-        """The ids of a text, int32, little endian."""
-        ids = self._ids.get(text)
-        if ids is None:
-            (ids,) = self._word_ids([text])
-            self._ids[text] = ids
-        return ids
-
-    def __call__(self, text: str) -> list[int]:
-        """The ids of a text."""
-        return unpacked(self.packed(text))
 
 
 class Prompter:
@@ -180,10 +114,7 @@ class Prompter:
         self._tokenizer = Tokenizer(tokenizer_dir)
         self._word_ids = WordIds(self._tokenizer)
         self._added = {text: packed([own]) for text, own in self._tokenizer.added.items()}
-        # The records of a file mostly have the same options: looked up, not worked out again.
-        self._known_labels: dict[tuple[str, int], list[tuple[str, int]]] = {}
-        self._known_options: dict[_OptionsKey, _Options] = {}
-        self._known_questions: dict[_OptionsKey, _Options] = {}
+        self._options = OptionIds(self._tokenizer, labels)
         self._renderer = Renderer(
             tokenizer_dir,
             self._tokenizer,
@@ -230,13 +161,11 @@ class Prompter:
                 drafts.append(self._renderer.draft(record))
             except RowError as error:
                 drafts.append(error)
-        encode = _Texts(self._word_ids)
-        encode.encode_all(
-            text
-            for record, draft in zip(records, drafts, strict=True)
-            if isinstance(draft, Draft)
-            for text in self._plain_texts(record, draft)
-        )
+        texts: list[str] = []
+        for record, draft in zip(records, drafts, strict=True):
+            if isinstance(draft, Draft):
+                self._collect(record, draft, texts)
+        encode = TextIds(self._word_ids, texts)
         prepared: list[Prepared | RowError] = []
         for record, draft in zip(records, drafts, strict=True):
             try:
@@ -247,21 +176,17 @@ class Prompter:
                 prepared.append(error)
         return prepared
 
-    def _plain_texts(self, record: Record, draft: Draft) -> Sequence[str]:
-        """The texts that the record will surely need the ids of."""
-        pieces = draft.pieces
-        texts: Sequence[str] = () if pieces is None else pieces[::2]
+    def _collect(self, record: Record, draft: Draft, texts: list[str]) -> None:
+        """Add the texts that the record will surely need the ids of."""
         if record.targets:
-            texts = [*texts, *[own for own in record.targets if isinstance(own, str)]]
-        if pieces is None or record.options is None or record.question is not None:
-            return texts
-        key = self._options_key(record.options, draft.moved, pieces[-1])
-        if key in self._known_options:
-            return texts
-        own = [key.tail + key.moved + option for option in key.texts]
-        return [*texts, *([key.tail] if key.tail else ()), *own]
+            texts += [own for own in record.targets if isinstance(own, str)]
+        pieces = draft.pieces
+        if pieces is not None:
+            texts += pieces[::2]
+            if record.options is not None and record.question is None:
+                texts += self._options.wanted(record.options, draft.moved, pieces[-1])
 
-    def _finish(self, record: Record, draft: Draft, encode: _Texts) -> Prepared:
+    def _finish(self, record: Record, draft: Draft, encode: TextIds) -> Prepared:
         encoded = whole = self._encode(record, draft, encode)
         if not whole.ids:
             raise RowError(
@@ -291,7 +216,7 @@ class Prompter:
             prefix_clash=options.clash,
         )
 
-    def _encode(self, record: Record, draft: Draft, encode: _Texts) -> _Encoded:
+    def _encode(self, record: Record, draft: Draft, encode: TextIds) -> _Encoded:
         pieces = draft.pieces
         if pieces is None:
             ids = packed(record.prompt_token_ids or ())
@@ -301,90 +226,18 @@ class Prompter:
             parts = list(map(encode.packed, pieces[::2]))
             added = list(map(self._added.__getitem__, pieces[1::2]))
             ids = b"".join(chain.from_iterable(zip_longest(parts, added, fillvalue=b"")))
-        if not ids or record.options is None:
-            return _Encoded(draft.text, ids, _NO_OPTIONS)
-        if pieces is None:
-            options = self._options_of_ids(record.options, unpacked(ids), encode)
+        texts = record.options
+        if not ids or texts is None:
+            options = NO_OPTIONS
+        elif pieces is None:
+            options = self._options.behind_ids(texts, unpacked(ids), encode)
         elif record.question is None:
-            options = self._options(record.options, draft.moved, pieces[-1], encode)
+            options = self._options.behind_text(texts, draft.moved, pieces[-1], encode)
         else:
-            options = self._lettered(record.options, pieces[-1], encode)
+            options = self._options.lettered(texts, pieces[-1], encode)
         return _Encoded(draft.text, ids, options)
 
-    def _options_key(self, texts: tuple[str, ...], moved: str, tail: str) -> _OptionsKey:
-        if tail and not (
-            self._tokenizer.cuts_at_spaces
-            and is_closed(tail)
-            and (moved or all(text.startswith(" ") for text in texts))
-        ):
-            return _OptionsKey(texts, moved, tail[self._tokenizer.independent_from(tail) :])
-        return _OptionsKey(texts, moved, "")
-
-    def _options(self, texts: tuple[str, ...], moved: str, tail: str, encode: _Texts) -> _Options:
-        """Options that go on with the prompt; ``tail`` is its text behind the last added token."""
-        key = self._options_key(texts, moved, tail)
-        known = self._known_options.get(key)
-        if known is None:
-            known = self._continuations(key, Tail(key.tail, encode(key.tail)), encode)
-            remember(self._known_options, key, known)
-        return known
-
-    def _options_of_ids(self, texts: tuple[str, ...], ids: list[int], encode: _Texts) -> _Options:
-        """Options that go on with token ids, whose text may not be theirs alone."""
-        start = len(ids)
-        while start and not self._tokenizer.is_added(ids[start - 1]):
-            start -= 1
-        own = ids[start:]
-        try:
-            text = self._tokenizer.decode(own, errors="strict")
-        except UnicodeDecodeError:
-            text = None
-        if text is None or encode(text) != own:
-            return self._continuations(_OptionsKey(texts, "", ""), Tail(None, own), encode)
-        return self._options(texts, "", text, encode)
-
-    def _continuations(self, key: _OptionsKey, tail: Tail, encode: _Texts) -> _Options:
-        check_distinct(key.texts, self._tokenizer.normalise)
-        options = tuple([continuation(text, key.moved, tail, encode) for text in key.texts])
-        warnings = []
-        if changed := [option.text for option in options if option.seam_changed]:
-            warnings.append(
-                f"the prompt's last tokens would change with {len(changed)} of the options behind "
-                f"them (the first is {changed[0]!r}): these were encoded on their own"
-            )
-        matches = sum(map(self._tokenizer.added_text.count, key.texts))
-        if matches:
-            warnings.append(f"{strings(matches)} in the options, read as ordinary text")
-        longest = max([len(option.token_ids) for option in options])
-        return _Options(
-            options,
-            longest if longest > 1 else 0,
-            clash=prefix_clash(options),
-            matches=matches,
-            warnings=tuple(warnings),
-        )
-
-    def _lettered(self, texts: tuple[str, ...], tail: str, encode: _Texts) -> _Options:
-        """A question's options, of which labels are read behind ``tail``."""
-        key = _OptionsKey(texts, "", tail)
-        known = self._known_questions.get(key)
-        if known is not None:
-            return known
-        labels = self._known_labels.get((tail, len(texts)))
-        if labels is None:
-            labels = letter_labels(tail, len(texts), encode, self._renderer.labels.texts)
-            remember(self._known_labels, (tail, len(texts)), labels)
-        options = tuple(
-            [
-                PreparedOption(text, label, (token_id,), False)
-                for text, (label, token_id) in zip(texts, labels, strict=True)
-            ]
-        )
-        known = _NO_OPTIONS._replace(options=options)
-        remember(self._known_questions, key, known)
-        return known
-
-    def _target(self, target: int | str, encode: _Texts) -> PreparedTarget:
+    def _target(self, target: int | str, encode: TextIds) -> PreparedTarget:
         if isinstance(target, str):
             ids = encode(target) if target else []
             if len(ids) != 1:
@@ -406,7 +259,7 @@ class Prompter:
             )
         return PreparedTarget(target, self._tokenizer.token_text([target])[0].text)
 
-    def _truncated(self, record: Record, whole: _Encoded, encode: _Texts) -> _Encoded:
+    def _truncated(self, record: Record, whole: _Encoded, encode: TextIds) -> _Encoded:
         """The prompt shortened as ``--truncate-prompt`` says (see ``truncation``)."""
         if not self._truncate:
             raise self._too_long(whole, "shorten it, or use --truncate-prompt")
@@ -435,10 +288,3 @@ class Prompter:
             + (f" and its longest option {longest}" if longest else "")
             + f", the model's limit is {self._max_tokens}: {remedy}",
         )
-
-
-def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Put a value where it is looked up; as many are kept as a file of a kind may need."""
-    if len(known) >= _MOST_KNOWN:
-        known.clear()
-    known[key] = value

@@ -13,6 +13,7 @@ import msgspec
 from scorer.errors import ErrorCode, RowError, UsageError
 from scorer.frames import Frame
 from scorer.labels import LabelSet, check_distinct
+from scorer.options import strings
 from scorer.records import Message, Record
 from scorer.templates import (
     ChatTemplate,
@@ -191,11 +192,6 @@ def state_text(state: str | msgspec.Raw | None) -> str | None:
 
 
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-
-
-def strings(count: int) -> str:
-    """Wording for so many matches."""
-    return f"{count} special-token string" + ("" if count == 1 else "s")
 
 
 def _check_system(system: str) -> None:

@@ -134,6 +134,27 @@ class WordIds:
         return True
 
 
+class TextIds:
+    """The ids of texts: those that are given at once beforehand, others when they turn up."""
+
+    def __init__(self, word_ids: WordIds, texts: Iterable[str]) -> None:
+        self._word_ids = word_ids
+        unique = list(dict.fromkeys(texts))
+        self._ids = dict(zip(unique, word_ids(unique), strict=True))
+
+    def packed(self, text: str) -> bytes:
+        """The ids of a text, int32, little endian."""
+        ids = self._ids.get(text)
+        if ids is None:
+            (ids,) = self._word_ids([text])
+            self._ids[text] = ids
+        return ids
+
+    def __call__(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return unpacked(self.packed(text))
+
+
 @dataclass(frozen=True, slots=True)
 class _New:
     """A text with words that are not known.
