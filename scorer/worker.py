@@ -25,7 +25,6 @@ LENGTH: Final = struct.Struct("<Q")
 DONE, REFUSED, BROKEN = b"\0", b"\1", b"\2"
 """What an answer begins with: behind it the answer, an error of ours, or a traceback."""
 
-_COLLECT: Final = (50_000, 20, 20)
 OUT_OF_MEMORY: Final = "a worker process ran out of memory; free some, or score smaller records"
 _OURS: Final[dict[str, type[ScorerError]]] = {
     kind.__name__: kind for kind in (InputError, ModelError, UsageError, WorkerError)
@@ -60,8 +59,7 @@ _REQUEST: Final = msgspec.msgpack.Decoder(Take | Write)
 
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it goes."""
-    gc.freeze()
-    gc.set_threshold(*_COLLECT)  # records come and go by the thousand, in no cycles
+    gc.freeze()  # what is imported stays; to look through it again and again takes a few per cent
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as requests:
         try:
             serve(requests, connection)

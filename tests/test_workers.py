@@ -251,11 +251,10 @@ def test_a_worker_imports_no_torch() -> None:
 
 
 def test_few_records_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "_cores", lambda: 16)
-    assert choose_workers(FEW_RECORDS - 1) == 0
-    assert choose_workers(FEW_RECORDS) == 4
-    monkeypatch.setattr(workers_module, "_cores", lambda: 1)
-    assert choose_workers(10**9) == 0
+    for cores, workers in ((1, 0), (2, 2), (3, 2), (4, 3), (16, 4)):
+        monkeypatch.setattr(workers_module, "_cores", lambda cores=cores: cores)
+        assert choose_workers(FEW_RECORDS - 1) == 0
+        assert choose_workers(FEW_RECORDS) == workers
 
 
 def test_workers_do_not_outlive_a_killed_job(tmp_path: Path, model: Path) -> None:
