@@ -285,7 +285,7 @@ def score(
         summary = job.dry_run(scorer, counts) if dry_run else job.run(scorer, counts)
     if json:
         aside = out is None and not dry_run  # the rows are on stdout
-        print(summary_json(summary), file=sys.stderr if aside else sys.stdout)
+        _put(summary_json(summary), aside=aside)
     if summary.errors:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -394,7 +394,7 @@ def compare(
             findings = run(job, scorer, counts, asked, noise_sample, outcome)
     if json:
         aside = rows_from is None and output == "-"  # the rows are on stdout
-        print(findings.summary().decode(), end="", file=sys.stderr if aside else sys.stdout)
+        _put(findings.summary().decode(), end="", aside=aside)
     for failure in findings.failures:
         print(f"scorer: {failure}", file=sys.stderr)
     if not findings.clean:
@@ -463,7 +463,7 @@ def check(
     if list_:
         from scorer.check_report import listing
 
-        print(listing(SCENARIOS), end="")
+        _put(listing(SCENARIOS), end="")
         return
     if model is None:
         raise UsageError("check needs --model: a folder of a Qwen3 checkpoint, or a hub id")
@@ -534,7 +534,7 @@ def diff(
     if json:
         from json import dumps
 
-        print(dumps(difference.fields(), ensure_ascii=False))
+        _put(dumps(difference.fields(), ensure_ascii=False))
     verdict = "the same bits" if difference.equal else "NOT the same"
     rows = [("verdict", verdict), *difference.table()]
     Reporter(quiet).table(f"{before} and {after}", rows)
@@ -605,7 +605,7 @@ def bench(
         reporter=Reporter(quiet),
     )
     if json:
-        print(report.json().decode(), end="")
+        _put(report.json().decode(), end="")
     else:
         show(report)
     if plot is not None:
@@ -644,9 +644,9 @@ def show(
     if json:
         from json import dumps
 
-        print(dumps(describe(scorer, plan), ensure_ascii=False))
+        _put(dumps(describe(scorer, plan), ensure_ascii=False))
     else:
-        print(as_text(scorer, plan), end="")
+        _put(as_text(scorer, plan), end="")
 
 
 def _only_for_reports(context: typer.Context) -> None:
@@ -675,10 +675,34 @@ def _read_template(path: Path | None) -> str | None:
     return text
 
 
+def _put(text: str, *, end: str = "\n", aside: bool = False) -> None:
+    """Print what was asked for, aside on stderr. A closed stdout is a closed pipe."""
+    stream = sys.stderr if aside else sys.stdout
+    if stream is None:
+        raise BrokenPipeError
+    print(text, end=end, file=stream)
+
+
+def _keep_streams_apart() -> None:
+    """See that no file of ours gets the number of a standard stream that is closed.
+
+    Python, C libraries and signal handlers write to those numbers.
+    """
+    taken = [os.open(os.devnull, os.O_WRONLY)]
+    while taken[-1] <= 2:
+        taken.append(os.open(os.devnull, os.O_WRONLY))
+    for descriptor in taken:
+        if descriptor not in (1, 2):
+            os.close(descriptor)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+
 def main() -> NoReturn:
     """Run the command line; whatever stops it becomes one line on stderr and an exit code."""
     from scorer.stopping import terminate
 
+    _keep_streams_apart()
     code = 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)

@@ -69,7 +69,8 @@ class Job:
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
             if _same_file(path, Path(self.source.name)):
                 raise UsageError(f"{path}: is the input, which is never replaced; write elsewhere")
-            if path.exists() and not (path.is_file() and (self.replace or self.resume)):
+            _check_kind(path)
+            if path.exists() and not (self.replace or self.resume):
                 remedy = "--force-new replaces a file, --resume goes on with what a job left"
                 raise UsageError(f"{path}: exists; {remedy}")
         if self.output is not None and self.output == self.manifest:
@@ -182,6 +183,19 @@ class Job:
                 rows.append(("isolation", reader.selftests.describe()))
             rows.append(("numerics key", reader.numerics_key))
         self.reporter.table(f"{self.source.name}: {scorer.checkpoint.name}", rows)
+
+
+def _check_kind(path: Path) -> None:
+    """Raise UsageError where there is something else than a file."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file in it")
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"{path}: is a link to a file that is not there; remove it, or create it")
+    if path.exists() and not path.is_file():
+        raise UsageError(
+            f"{path}: is a pipe or a device, of which no job can be resumed; name a file, or send "
+            "--output - there"
+        )
 
 
 def _same_file(a: Path, b: Path) -> bool:

@@ -55,8 +55,8 @@ def test_duplicate_ids(bench: Bench) -> None:
         (["--question-template", "/nowhere.jinja"], "--question-template /nowhere.jinja: can't be"),
         (["--manifest", "/nowhere/m.json"], "there is no folder /nowhere; create it first"),
         (["-o", "/nowhere/out.jsonl"], "there is no folder /nowhere; create it first"),
-        (["-o", "."], "exists"),
-        (["-o", "/dev/full", "--force-new"], "exists; --force-new replaces a file"),
+        (["-o", "."], ".: is a folder; name a file in it"),
+        (["-o", "/dev/full", "--force-new"], "/dev/full: is a pipe or a device"),
     ],
 )
 def test_bad_options(bench: Bench, options: list[str], message: str) -> None:
@@ -265,6 +265,26 @@ def test_streams_that_are_closed_or_full(
     assert re.fullmatch(r"scorer: [^\n]*\n", done.stderr), done.stderr
     assert message in done.stderr
     assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("scorer score $IN -m $MODEL -o $HERE/out --json -q >&-", 141),
+        ("scorer show $IN -m $MODEL >&-", 141),
+        ("scorer score $IN -m $MODEL -o $HERE/out 2>&-", 0),
+        ("scorer score $IN -m $MODEL -o $HERE/out >&- 2>&-", 0),
+        ("scorer score $IN -m $MODEL -o $HERE/out <&- >&- 2>&-", 0),
+        ("scorer score $HERE/missing -m $MODEL 2>&-", 2),
+    ],
+)
+def test_streams_that_are_closed_hold_nothing_up(bench: Bench, command: str, code: int) -> None:
+    done = shell(command, bench)
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    out = bench.folder / "out"
+    if out.exists():
+        assert out.read_bytes() == bench.score().out
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import math
+import os
 import re
 import resource
 import sys
@@ -281,6 +282,22 @@ def test_the_model_is_never_replaced(bench: Bench) -> None:
         refused(bench.score(option, config, "--force-new"), "is in the model's folder")
 
     assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--output", "--manifest"])
+@pytest.mark.parametrize("more", [[], ["--force-new"]])
+def test_what_is_no_file_is_refused_by_its_kind(bench: Bench, option: str, more: list[str]) -> None:
+    link, fifo, missing = (bench.folder / name for name in ("link", "fifo", "missing"))
+    link.symlink_to(missing)
+    os.mkfifo(fifo)
+    for path, message in (
+        (link, f"{link}: is a link to a file that is not there; remove it, or create it"),
+        (fifo, f"{fifo}: is a pipe or a device, of which no job can be resumed; name a file, or"),
+        ("/dev/null", "/dev/null: is a pipe or a device, of which no job can be resumed"),
+        (bench.folder, f"{bench.folder}: is a folder; name a file in it"),
+    ):
+        refused(bench.score(option, path, *more), message)
+    assert not missing.exists()
 
 
 def test_output_and_manifest_are_two_files(bench: Bench) -> None:
