@@ -18,7 +18,7 @@ from scorer.labels import LabelSet
 from scorer.lines import Piece
 from scorer.prompts import Prepared, Prompter
 from scorer.records import BadLine, Record
-from scorer.rows import Score, encode_score
+from scorer.rows import Score, encode_scores
 from scorer.source import parsed
 from scorer.summary import Counted
 from scorer.tables import ReadResult, Results, parts_of
@@ -57,9 +57,9 @@ class HostSettings(msgspec.Struct, frozen=True):
 class Rows(msgspec.Struct, array_like=True):
     """Rows of a stretch of records, written out.
 
-    data: the rows, each with its newline. last: the input line of the last one. counted: what they
-    come to. errors: input line and message of the first few that are errors. stopped: the same of
-    the record that they end before, if they do.
+    data: the rows, each with its newline. last: the input line of the last one, 0 where there is
+    none. counted: what they come to. errors: input line and message of the first few that are
+    errors. stopped: the same of the record that they end before, if they do.
     """
 
     data: bytes
@@ -147,17 +147,17 @@ class Host:
         plans = self._kept.pop(number)
         if count < len(plans):
             self._kept[number] = plans[count:]
+        scores = self.answer(plans[:count], results, most_on_device)
         rows = Rows(b"", 0, Counted(), [])
-        lines = []
-        for row in self.answer(plans[:count], results, most_on_device):
-            if row.error is not UNSET:
+        for place, score in enumerate(scores):
+            if score.error is not UNSET:
                 if stop_at_error:
-                    rows.stopped = row.line, row.error.message
+                    rows.stopped = score.line, score.error.message
+                    del scores[place:]
                     break
                 if len(rows.errors) < _ERRORS_NAMED:
-                    rows.errors.append((row.line, row.error.message))
-            lines.append(encode_score(row))
-            rows.counted.add(row)
-            rows.last = row.line
-        rows.data = b"".join(lines)
+                    rows.errors.append((score.line, score.error.message))
+            rows.counted.add(score)
+        rows.data = encode_scores(scores)
+        rows.last = scores[-1].line if scores else 0
         return rows

@@ -132,6 +132,12 @@ def encode_score(score: Score) -> bytes:
     return line + b"\n"
 
 
+def encode_scores(scores: Sequence[Score]) -> bytes:
+    """What ``encode_score`` makes of each, end to end, in a fraction of the time."""
+    lines = _ENCODER.encode_lines(scores)
+    return b"".join(map(encode_score, scores)) if b"null" in lines else lines
+
+
 def decode_score(line: bytes) -> Score:
     """The row on one line that :func:`encode_score` wrote.
 

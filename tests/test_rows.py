@@ -25,6 +25,7 @@ from scorer.rows import (
     TokenScore,
     decode_scores,
     encode_score,
+    encode_scores,
 )
 
 YES = TokenScore(token_id=9834, text=" yes", bytes=(32, 121, 101, 115), logprob=-0.25, rank=1)
@@ -328,3 +329,12 @@ def test_digest_of_the_rows() -> None:
         digest.update(line)
     assert digest.rows == 2
     assert digest.hexdigest() == hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def test_many_rows_are_the_rows_one_by_one() -> None:
+    finite = [Score(id=n, line=n, margin=n / 7) for n in range(5)]
+    nulls = [*finite, FULL, Score(id=None, line=2), Score(id="null", line=3)]
+    for rows in ([], finite, nulls):
+        assert encode_scores(rows) == b"".join(map(encode_score, rows))
+    with pytest.raises(ValueError, match="line 9 can't be written as JSON"):
+        encode_scores([*finite, Score(id=1, line=9, margin=math.nan)])
