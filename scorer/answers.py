@@ -194,7 +194,10 @@ class _Outcome:
     powers: how many exponentials the row needs, those of ``exponents``.
     """
 
-    __slots__ = ("_at", "_greedy", "_has_mass", "_plan", "_prompt", "_several", "_values", "powers")
+    __slots__ = (
+        *("_at", "_greedy", "_has_mass", "_ordered", "_plan", "_prompt", "_several", "_values"),
+        "powers",
+    )
 
     def __init__(self, plan: Plan, results: Sequence[ReadResult]) -> None:
         for reduced in results:
@@ -204,56 +207,60 @@ class _Outcome:
                     f"{nonfinite} of the read's distributions hold NaN or infinite logits; the "
                     "model or its dtype overflows on this prompt",
                 )
-        prepared = plan.prepared
-        several = plan.has_longer_options
-        prompt = results[0] if plan.has_prompt_read else None
+        asks, prepared = plan.asks, plan.prepared
+        options = prepared.options
+        prompt = results[0] if asks and not asks[0].option else None
+        several = bool(asks) and asks[-1].option > 0
         # The prompt's last row: its options' tokens in order, then its targets.
         at = 0
         logprobs: list[float] = []
         ranks: list[int] = []
         if prompt is not None:
             logprobs, ranks = prompt.target_logprob, prompt.target_rank
-            short = len(prepared.options) - (len(results) - 1)
+            short = len(options) - (len(results) - 1)
             at = len(logprobs) - short - len(prepared.targets)
         if not several:
-            end = at + len(prepared.options)
-            self._values = logprobs[at:end]
-            self._greedy = [rank == 1 for rank in ranks[at:end]]
+            end = at + len(options)
+            values = logprobs[at:end]
+            greedy = [rank == 1 for rank in ranks[at:end]]
             at = end
         else:
-            self._values, self._greedy = [], []
+            values, greedy = [], []
             longer = iter(results if prompt is None else results[1:])
-            for option in prepared.options:
+            for option in options:
                 if len(option.token_ids) == 1:
-                    self._values.append(logprobs[at])
-                    self._greedy.append(ranks[at] == 1)
+                    values.append(logprobs[at])
+                    greedy.append(ranks[at] == 1)
                     at += 1
                 else:
                     read = next(longer)
-                    self._values.append(math.fsum(read.target_logprob))
-                    self._greedy.append(all(rank == 1 for rank in read.target_rank))
-        if -math.inf in self._values:
-            option = prepared.options[self._values.index(-math.inf)]
+                    values.append(math.fsum(read.target_logprob))
+                    greedy.append(all(rank == 1 for rank in read.target_rank))
+        self._ordered = sorted(values)
+        if values and self._ordered[0] == -math.inf:
+            option = options[values.index(-math.inf)]
             raise zero_probability(f"option {option.text!r}")
         self._plan = plan
         self._prompt = prompt
+        self._values = values
+        self._greedy = greedy
         self._at = at
         self._several = several
-        self._has_mass = bool(self._values) and not several and not prepared.prefix_clash
-        self.powers = len(self._values) * (2 if self._has_mass else 1)
+        self._has_mass = not several and not prepared.prefix_clash
+        self.powers = 2 * len(values) if self._has_mass else len(values)
 
     def exponents(self) -> list[float]:
         """What the row needs e to the power of: for the softmax, then for the label mass."""
         values = self._values
         if not values:
             return []
-        largest = max(values)
+        largest = self._ordered[-1]
         shifted = [value - largest for value in values]
         return shifted + values if self._has_mass else shifted
 
     def row(self, powers: Sequence[float], prompter: Prompter, notes: tuple[str, ...]) -> Score:
         """Return the row. Raises RowError where a token has probability zero."""
-        plan, values = self._plan, self._values
+        plan, values, ordered = self._plan, self._values, self._ordered
         prepared = plan.prepared
         record = prepared.record
         options: tuple[OptionScore, ...] | UnsetType = UNSET
@@ -263,14 +270,15 @@ class _Outcome:
         margin: float | UnsetType | None = UNSET
         best: tuple[int, ...] = ()
         if values:
-            ordered = sorted(values)
-            options = self._options(powers, ordered)
-            best = _best(values, ordered[-1])
+            options = self._options(powers)
+            best = _best(values, ordered)
             answer, index = (options[best[0]].text, best[0]) if len(best) == 1 else (None, None)
             mass = math.fsum(powers[len(values) :]) if self._has_mass else None
             margin = ordered[-1] - ordered[-2] if len(values) > 1 else None
         gold = record.gold_index
-        warnings = prepared.warnings + _own_warnings(plan, mass) + notes
+        warnings = prepared.warnings + notes
+        if not plan.asks or (record.question is not None and isinstance(mass, float)):
+            warnings = prepared.warnings + _own_warnings(plan, mass) + notes
         row = Score(
             id=record.id,
             line=record.line,
@@ -315,52 +323,57 @@ class _Outcome:
             fields["prompt_logprobs"] = _prompt_logprobs(prepared, Entries(prompt, prompter))
         return fields
 
-    def _options(
-        self, powers: Sequence[float], ordered: Sequence[float]
-    ) -> tuple[OptionScore, ...]:
-        """powers: e to the power of each value less the largest, and more. ordered: the values,
-        ascending.
+    def _options(self, powers: Sequence[float]) -> tuple[OptionScore, ...]:
+        """powers: e to the power of each value less the largest, and more.
 
         The softmax's denominator is the exact sum, rounded once: probabilities have the same bits
         in any order of the options.
         """
-        prepared, values, greedy = self._plan.prepared, self._values, self._greedy
+        prepared, values, greedy, ordered = (
+            self._plan.prepared,
+            self._values,
+            self._greedy,
+            self._ordered,
+        )
         count = len(values)
         total = math.fsum(powers[:count])
-        options = []
-        for place, option in enumerate(prepared.options):
-            value = values[place]
-            scored = OptionScore(
+        options = [
+            OptionScore(
                 text=option.text,
                 label=UNSET if option.label is None else option.label,
                 token_ids=option.token_ids,
-                logprob=value,
+                logprob=values[place],
                 probability=powers[place] / total,
-                rank=1 + count - bisect_right(ordered, value),
+                rank=1 + count - bisect_right(ordered, values[place]),
                 is_greedy=greedy[place],
                 seam_changed=option.seam_changed or UNSET,
             )
-            if self._several:
-                size = prepared.moved_spaces + len(option.text.encode())
-                scored = msgspec.structs.replace(
-                    scored,
-                    logprob_per_token=value / len(option.token_ids),
-                    logprob_per_byte=value / size,
+            for place, option in enumerate(prepared.options)
+        ]
+        if self._several:
+            moved = prepared.moved_spaces
+            options = [
+                msgspec.structs.replace(
+                    option,
+                    logprob_per_token=option.logprob / len(option.token_ids),
+                    logprob_per_byte=option.logprob / (moved + len(option.text.encode())),
                 )
-            options.append(scored)
+                for option in options
+            ]
         return tuple(options)
 
 
-def _best(values: Sequence[float], largest: float) -> tuple[int, ...]:
+def _best(values: Sequence[float], ordered: Sequence[float]) -> tuple[int, ...]:
     """Return the indices of the largest value, all of them where several are equal."""
-    if values.count(largest) == 1:
+    largest = ordered[-1]
+    if len(ordered) == 1 or ordered[-2] != largest:
         return (values.index(largest),)
     return tuple([index for index, value in enumerate(values) if value == largest])
 
 
 def _answer_by(options: tuple[OptionScore, ...], field: str) -> str | None:
     values = [getattr(option, field) for option in options]
-    best = _best(values, max(values))
+    best = _best(values, sorted(values))
     return options[best[0]].text if len(best) == 1 else None
 
 
