@@ -41,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def read(self) -> Read:
         """Return the read that answers this."""
-        tokens = np.frombuffer(self.tokens, dtype=np.int32)
+        tokens = np.frombuffer(self.tokens, np.int32)
         n = len(tokens)
         if self.option:
             option = self.tokens[-ID_BYTES * self.option :]

@@ -144,29 +144,39 @@ def split_results(table: Reduced, requests: RowRequests, counts: Sequence[int]) 
     return [ReadResult(whole, row, end, offsets[row], offsets[end]) for row, end in pairwise(ends)]
 
 
-def gather(parts: Sequence[ReadResult]) -> Results:
+def gather(parts: Iterable[ReadResult]) -> Results:
     """Return the results of reads end to end, and nothing else that they are part of."""
     joined = Results([], [], [], [], [], [], [], [0])
-    for part in parts:
-        whole, row, end, target, end_target = (
-            part.whole,
-            part.row,
-            part.end_row,
-            part.target,
-            part.end_target,
-        )
-        joined.nonfinite += whole.nonfinite[row:end]
-        joined.chosen_id += whole.chosen_id[row:end]
-        joined.chosen_logprob += whole.chosen_logprob[row:end]
-        joined.target_logprob += whole.target_logprob[target:end_target]
-        joined.target_rank += whole.target_rank[target:end_target]
-        first, last = whole.top_offsets[row], whole.top_offsets[end]
+    for part in _runs(parts):
+        whole = part.whole
+        rows, targets = slice(part.row, part.end_row), slice(part.target, part.end_target)
+        joined.nonfinite += whole.nonfinite[rows]
+        joined.chosen_id += whole.chosen_id[rows]
+        joined.chosen_logprob += whole.chosen_logprob[rows]
+        joined.target_logprob += whole.target_logprob[targets]
+        joined.target_rank += whole.target_rank[targets]
+        first, last = whole.top_offsets[part.row], whole.top_offsets[part.end_row]
         at = len(joined.top_id) - first
-        joined.top_offsets += [at + offset for offset in whole.top_offsets[row + 1 : end + 1]]
-        if first < last:
-            joined.top_id += whole.top_id[first:last]
-            joined.top_logprob += whole.top_logprob[first:last]
+        ends = whole.top_offsets[part.row + 1 : part.end_row + 1]
+        joined.top_offsets += [at + end for end in ends]
+        joined.top_id += whole.top_id[first:last]
+        joined.top_logprob += whole.top_logprob[first:last]
     return joined
+
+
+def _runs(parts: Iterable[ReadResult]) -> Iterator[ReadResult]:
+    """Yield parts that follow one another in the same results as one."""
+    run: ReadResult | None = None
+    end = end_target = 0
+    for part in parts:
+        if run is not None:
+            if part.row == end and part.whole is run.whole:
+                end, end_target = part.end_row, part.end_target
+                continue
+            yield ReadResult(run.whole, run.row, end, run.target, end_target)
+        run, end, end_target = part, part.end_row, part.end_target
+    if run is not None:
+        yield ReadResult(run.whole, run.row, end, run.target, end_target)
 
 
 def parts_of(whole: Results, counts: Iterable[tuple[int, int]]) -> list[ReadResult]:
