@@ -232,6 +232,10 @@ def score(
     on_error: Annotated[
         OnError, typer.Option(help="row: an error row, and on; stop: end before the first.")
     ] = OnError.row,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes that tokenise and write rows (default: by cores)."),
+    ] = None,
     manifest: ManifestPath = None,
     resume: Resume = False,
     force_new: ForceNew = False,
@@ -261,6 +265,7 @@ def score(
             resume=resume,
             shard=None if shard is None else Shard.parse(shard),
             on_error=on_error.value,
+            workers=workers,
         )
         counts = job.check()
         scorer = Scorer(

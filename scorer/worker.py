@@ -25,7 +25,7 @@ LENGTH: Final = struct.Struct("<Q")
 DONE, REFUSED, BROKEN = b"\0", b"\1", b"\2"
 """What an answer begins with: behind it the answer, an error of ours, or a traceback."""
 
-OUT_OF_MEMORY: Final = "a worker process ran out of memory; free some, or score smaller records"
+OUT_OF_MEMORY: Final = "a worker process ran out of memory; free some, or use fewer --workers"
 _OURS: Final[dict[str, type[ScorerError]]] = {
     kind.__name__: kind for kind in (InputError, ModelError, UsageError, WorkerError)
 }
@@ -82,13 +82,13 @@ def serve(requests: BinaryIO, connection: socket.socket) -> None:
                 host = Host(settings.prompter(), settings)
                 continue
             answer = DONE + _ENCODER.encode(_answer(host, _REQUEST.decode(data)))
-        except Exception as error:  # noqa: BLE001  (the process that asked raises it)
+        except BaseException as error:  # noqa: BLE001  (the process that asked raises it)
             answer = _refusal(error)
             going = False
         connection.sendall(LENGTH.pack(len(answer)) + answer)
 
 
-def _refusal(error: Exception) -> bytes:
+def _refusal(error: BaseException) -> bytes:
     if isinstance(error, MemoryError):
         error = WorkerError(OUT_OF_MEMORY)
     kind = type(error).__name__

@@ -67,7 +67,11 @@ class _Worker:
         with theirs:
             for end in (self.connection, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-            self.process = _start(theirs.fileno())
+            try:
+                self.process = _start(theirs.fileno())
+            except OSError:
+                self.connection.close()
+                raise
         self.connection.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.incoming = bytearray()
@@ -104,8 +108,8 @@ def _start(descriptor: int) -> subprocess.Popen[bytes]:
 class Workers:
     """See ``hands.Hands``. Starts so many processes at once; they load while the model does.
 
-    All but ``__init__`` and ``__exit__`` raise WorkerError when one of them has died, and what it
-    raised itself.
+    Raises WorkerError where they can't be started and when one of them has died, and what one of
+    them raised itself.
     """
 
     def __init__(self, settings: HostSettings, count: int) -> None:
@@ -121,9 +125,12 @@ class Workers:
                 self._workers.append(worker)
                 self._selector.register(worker.connection, selectors.EVENT_READ, worker)
                 self._send(worker, _ENCODER.encode(settings))
-        except BaseException:
+        except OSError as error:
             self.__exit__()
-            raise
+            raise WorkerError(
+                f"{count} worker processes can't be started: {error.strerror}; --workers takes "
+                "fewer, or 0"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -261,5 +268,5 @@ def _death(process: subprocess.Popen[bytes]) -> WorkerError:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     return WorkerError(
         f"a worker process (pid {process.pid}) {how} while scoring; where nobody sent SIGKILL, the "
-        "system ran out of memory: free some"
+        "system ran out of memory: free some, or use fewer --workers"
     )

@@ -24,7 +24,7 @@ from scorer.shapes import BatchShape
 from scorer.source import Source
 from scorer.summary import Summary
 from scorer.workers import FEW_RECORDS, choose_workers
-from tests.commands import REPO, write_lines
+from tests.commands import REPO, refused, run, write_lines
 from tests.model_free import ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED, environment
 from tests.tiny_tokenizer import write_tokenizer
@@ -282,3 +282,23 @@ def test_workers_do_not_outlive_a_killed_job(tmp_path: Path, model: Path) -> Non
         assert time.monotonic() < deadline, "a worker outlives its job"
         time.sleep(0.02)
     assert records.exists()
+
+
+def test_workers_that_the_system_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(WorkerError, match="2 worker processes can't be started: Resource temp"):
+        bench.run("out", 2)
+    assert not (bench.folder / "out").exists()
+
+
+def test_the_number_of_workers_from_the_command_line(
+    tiny_model: Path, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    records = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{n}", "logprobs": 0} for n in "ab"])
+    command = ("score", records, "-m", tiny_model, "--device", "cpu", "-q", "--workers")
+    assert run(*command, "0").out == run(*command, "2").out != b""
+    assert len(started) == 2
+    refused(run(*command, "-1"), "'--workers'")
