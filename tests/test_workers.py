@@ -116,9 +116,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
     bench: Bench, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    none = bench.run("0", 0)
+    none = bench.run("0", 0, depth=2)
     for workers in (1, 3):
-        assert bench.run(str(workers), workers, depth=workers) == none
+        assert bench.run(str(workers), workers, depth=2).fields() == none.fields()
         assert bench.written(str(workers)) == bench.written("0")
         assert bench.manifest(str(workers)) == bench.manifest("0")
     assert none.records == bench.written("0").count(b"\n") > ROWS // 2
