@@ -47,6 +47,11 @@ class Packer:
         """Whether enough reads wait for a well filled batch."""
         return self.waiting_tokens >= self.window or self._waiting_reads >= 8 * self.shape.rows
 
+    def holds(self, forwards: int) -> bool:
+        """Whether enough reads wait for so many batches."""
+        tokens, reads = forwards * self.shape.tokens, forwards * self.shape.rows
+        return self.waiting_tokens >= tokens or self._waiting_reads >= reads
+
     def add(self, keys: Sequence[int], reads: Sequence[Read]) -> None:
         """Put the reads of one record in the window. Keys must be distinct."""
         if self.share and len(reads) > 1:

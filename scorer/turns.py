@@ -82,6 +82,7 @@ class Turns(Generic[_Origin]):
         self._owners: dict[int, Chunk[_Origin]] = {}  # of each read that waits
         self._flights: deque[InFlight] = deque()  # launched, the oldest first
         self._reads = 0  # of all chunks so far
+        self._launched = 0  # batches
 
     def run(self, chunks: Iterable[Chunk[_Origin]]) -> Iterator[Stretch[_Origin]]:
         """Yield the chunks' records in order, as they become whole.
@@ -112,12 +113,22 @@ class Turns(Generic[_Origin]):
                 continue
             packer.add(range(key, key + len(reads)), reads)
             key += len(reads)
-            while packer.full and not stop():
+            while self._due and not stop():
                 self._turn(packer.pop())
                 yield
         while self._flights or (len(packer) and not stop()):
             self._turn(packer.pop() if len(packer) and not stop() else None)
             yield
+
+    @property
+    def _due(self) -> bool:
+        """Whether enough reads wait for the next batch.
+
+        Where the device computes beside the host it begins with the first batch there is; the
+        window grows batch by batch, and so does how well they are filled.
+        """
+        packer = self._packer
+        return packer.full or (self._reader.depth > 1 and packer.holds(self._launched + 1))
 
     def _records(self, chunks: Iterable[Chunk[_Origin]]) -> Iterator[list[Read]]:
         """Yield the reads of each record, or of all records in a row that have the same line; none
@@ -156,6 +167,7 @@ class Turns(Generic[_Origin]):
         try:
             if batch is not None:
                 flights.append(reader.launch(batch))
+                self._launched += 1
         except DeviceError:
             if oldest is not None:
                 self._take(oldest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,43 @@ def test_a_launch_that_fails_leaves_what_was_in_flight(model: Path, depth: int) 
     assert 0 < len(got) < len(expected)
     assert got == expected[: len(got)]
     assert reader.in_flight == []
+
+
+@pytest.mark.parametrize(("depth", "first"), [(1, 8), (2, 1), (3, 1)])
+def test_a_device_beside_the_host_begins_with_the_first_batch_there_is(
+    model: Path, depth: int, first: int
+) -> None:
+    """How many forwards of tokens had been taken from the input at the first ten launches."""
+    taken: list[int] = []
+    seen = 0
+
+    def look(_: int) -> None:
+        taken.append(seen)
+
+    def records() -> Iterator[dict[str, object]]:
+        nonlocal seen
+        for number in range(40_000):
+            seen += 1
+            yield {"prompt_token_ids": [number % 200, 1], "logprobs": 0}
+
+    reader = ModelFreeReader(BatchShape(2000, 2000), depth=depth, before_launch=look)
+    scores = model_free(model, reader).score(records())
+    while len(taken) < 10:
+        next(scores)
+    ahead = [-(-count // 1000) - launched for launched, count in enumerate(taken)]
+    slack = 2  # records are taken in chunks, and one chunk ahead
+    assert first <= ahead[0] <= first + slack
+    assert all(a <= b + slack for a, b in pairwise(ahead))
+    assert 8 <= ahead[9] <= 8 + slack
+
+
+def test_rows_that_are_not_taken_leave_nothing_in_flight(model: Path) -> None:
+    reader = Watched(3)
+    scorer = model_free(model, reader)
+    expected = list(scorer.score(RECORDS))
+    scores = scorer.score(RECORDS)
+    assert next(scores) == expected[0]
+    assert reader.in_flight
+    scores.close()  # type: ignore[attr-defined]
+    assert reader.in_flight == []
+    assert list(scorer.score(RECORDS)) == expected
