@@ -1,7 +1,8 @@
 """What asking for more entries costs: reads with `logprobs 20` against reads with targets only.
 
 `python -m tests.bench_reads [--shape 4B] [--forwards 50]`: end to end from records to rows, random
-weights, 60-token prompts, the two kinds of request in turn.
+weights, 60-token prompts, the two kinds of request in turn. With `--pretend 0.098` no GPU is
+needed: a device that takes so many seconds a forward and computes nothing shows what the host costs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +23,9 @@ from scorer.manifest import numerics_fields
 from scorer.model import Qwen3, default_shape
 from scorer.reader import Reader
 from scorer.scoring import Scorer
+from scorer.shapes import Batch
 from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
+from tests.model_free import Flight, ModelFreeReader, model_free, write_tokenizer_only
 from tests.random_model import write_random_config
 
 VOCABULARY = 151_936
@@ -58,6 +61,29 @@ def make_scorer(folder: Path, shape: str) -> Scorer:
     return scorer
 
 
+class Pretended(ModelFreeReader):
+    """A device beside the host that takes so many seconds a forward."""
+
+    seconds = 0.0
+    _free = 0.0  # when it will have nothing to do
+    _due: ClassVar[dict[int, float]] = {}
+
+    def launch(self, batch: Batch) -> Flight:
+        flight = super().launch(batch)
+        self._free = max(self._free, time.perf_counter()) + self.seconds
+        self._due[id(flight)] = self._free
+        return flight
+
+    def wait(self, flight: Flight) -> None:
+        time.sleep(max(0.0, self._due.pop(id(flight)) - time.perf_counter()))
+
+
+def pretended(folder: Path, seconds: float) -> Scorer:
+    reader = Pretended(shape=default_shape(torch.device("cuda")), depth=2)
+    reader.seconds = seconds
+    return model_free(write_tokenizer_only(folder / "model", DEMO_MODEL), reader)
+
+
 def records(count: int, request: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -69,13 +95,17 @@ def main() -> None:
     parser.add_argument("--shape", default="4B")
     parser.add_argument("--forwards", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--pretend", type=float)
     arguments = parser.parse_args()
     requests: dict[str, dict[str, Any]] = {
         "targets only": {"targets": [5, 17]},
         "logprobs 20": {"targets": [5, 17], "logprobs": 20},
     }
     with tempfile.TemporaryDirectory() as folder:
-        scorer = make_scorer(Path(folder), arguments.shape)
+        if arguments.pretend is None:
+            scorer = make_scorer(Path(folder), arguments.shape)
+        else:
+            scorer = pretended(Path(folder), arguments.pretend)
         shape = scorer.reader.shape
         a_forward = min(shape.rows, shape.tokens // 60)
         list(scorer.score(records(2 * a_forward, requests["logprobs 20"], 0)))
