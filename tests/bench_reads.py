@@ -2,7 +2,7 @@
 
 `python -m tests.bench_reads [--shape 4B] [--forwards 50]`: end to end from records to rows, random
 weights, 60-token prompts, the two kinds of request in turn. With `--pretend 0.098` no GPU is
-needed: a device that takes so many seconds a forward and computes nothing shows what the host costs.
+needed: a device that takes so many seconds a forward and computes nothing shows the host's part.
 """
 
 from __future__ import annotations
