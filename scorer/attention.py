@@ -14,6 +14,10 @@ its own:
 - Keys are fetched by logical position, so a read whose first tokens lie elsewhere in the forward,
   shared with other reads, meets the same keys in the same order.
 
+One thing only is not a row's own: a value that is not finite (an overflow in float16) reaches the
+rows of its read that share a tile of keys with it, earlier ones too, since 0 · inf is no number.
+Such a read is an error row; no other read can see it.
+
 The tiles' sizes are constants (``tiles``), part of the numerics key, and never tuned at run time.
 """
 
