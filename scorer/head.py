@@ -13,9 +13,9 @@ from scorer.shapes import IntArray
 class Head:
     """Gathers R rows of hidden states and takes them through lm_head and reduction.
 
-    Its buffers serve one call at a time: ``launch``, then ``collect``. Everything between the upload
-    of what is asked and the download of the results is one graph, captured once for each buffer of
-    hidden states.
+    Its buffers serve one call at a time: ``launch``, then ``collect``. Everything between the
+    upload of what is asked and the download of the results is one graph, captured once for each
+    buffer of hidden states.
 
     Raises DeviceError when the device can't run the reduction's kernels.
     """
