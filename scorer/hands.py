@@ -89,9 +89,17 @@ class Here:
 
 
 def one_ahead(make: Callable[[], _Item | None]) -> Iterator[_Item]:
-    """Yield what is made until it is None; a thread makes the next one meanwhile."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare") as pool:
+    """Yield what is made until it is None; a thread makes the next one meanwhile.
+
+    The thread is not waited for at the end. Where nobody wants the rest, the end may come when
+    Python collects garbage, in any thread and with any lock held, and whoever waits for a thread
+    then may wait for ever.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare")
+    try:
         ahead = pool.submit(make)
         while (item := ahead.result()) is not None:
             ahead = pool.submit(make)
             yield item
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
