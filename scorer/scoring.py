@@ -221,7 +221,7 @@ class Scorer:
     def hands(self, workers: int) -> Hands:
         """Return who does the host's work for ``write``: so many processes, or this one for 0."""
         if not workers:
-            return Here(self._host)
+            return Here(Host(self.prompter, self._host_settings))
         from scorer.workers import Workers
 
         return Workers(self._host_settings, workers)
