@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scorer.errors import ScorerError, StopAtError, UsageError
@@ -193,8 +193,12 @@ class Run:
         due = time.monotonic() + CHECKPOINT_SECONDS
         lines = job.source.lines(self._end, start=start, marks=self._marks)
         stop_at_error = job.on_error == "stop"
-        with job.reporter.counting(self._end - self._first, self._kept.rows) as counter:
-            for rows in scorer.write(lines, self._hands, stop=stop, stop_at_error=stop_at_error):
+        writing_on = scorer.write(lines, self._hands, stop=stop, stop_at_error=stop_at_error)
+        with (
+            job.reporter.counting(self._end - self._first, self._kept.rows) as counter,
+            closing(writing_on) as stretches,
+        ):
+            for rows in stretches:
                 count = rows.counted.records
                 if count:
                     out.write(rows.data)
