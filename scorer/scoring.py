@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice
@@ -233,7 +233,7 @@ class Scorer:
         *,
         stop: Callable[[], bool] = lambda: False,
         stop_at_error: bool = False,
-    ) -> Iterator[Rows]:
+    ) -> Generator[Rows, None, None]:
         """Yield the rows of lines of input, as ``score`` makes them, written out.
 
         stop_at_error: the rows end before the first record that would be an error row.
