@@ -35,6 +35,7 @@ _COMPUTES = (
     "attention",
     "blocks",
     "device",
+    "entries",
     "forward",
     "fused",
     "head",
