@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import UNSET
@@ -20,6 +20,9 @@ from scorer.row_values import Name, compare_shared, compare_values, values_of
 from scorer.rows import Score
 from scorer.shapes import Read, last_read
 from scorer.tally import Tally
+
+if TYPE_CHECKING:
+    from scorer.reader import Reader, ReductionPlace
 
 LENGTHS: Final = (
     *(1, 2, 17, 33, 127, 128, 129, 255, 256, 257, 300, 512, 513, 819, 820, 1024, 4096),
@@ -249,20 +252,9 @@ def hidden_states(subject: Subject, tally: Tally) -> None:
 
 def alone(subject: Subject, tally: Tally) -> None:
     """Packed against alone: other shapes, so other last bits; how far they are apart."""
-    from scorer.reader import Reader
-
-    reader = subject.reader
-    if reader.alone:
+    if subject.reader.alone:
         raise NotRunError("--isolation alone: nothing is packed")
-    single = Reader(
-        reader.model,
-        reader.shape,
-        alone=True,
-        n_ids=reader.n_ids,
-        numerics=reader.numerics,
-        cache=None,
-    )
-    set_selftest_aside(single)
+    single = _another(subject.reader, alone=True)
     for victim in subject.victims:
         packed = _last_values(victim, subject.read_in([victim]))
         by_itself = _last_values(victim, subject.read_in([victim], reader=single))
@@ -275,21 +267,10 @@ def _nats_only(values: Mapping[Name, object]) -> dict[Name, object]:
 
 def reduction(subject: Subject, tally: Tally) -> None:
     """The kernels against the host reference, on the same hidden states' logits."""
-    from scorer.reader import Reader
-
     reader = subject.reader
     if reader.max_device_k is None:
         raise NotRunError("the host reference is what reduces here; kernels need CUDA")
-    host = Reader(
-        reader.model,
-        reader.shape,
-        alone=reader.alone,
-        n_ids=reader.n_ids,
-        numerics=reader.numerics,
-        cache=None,
-        reduction="host",
-    )
-    set_selftest_aside(host)
+    host = _another(reader, alone=reader.alone)
     for victim in subject.victims:
         expected = subject.read_in([victim], reader=host)
         tally.reads(expected, subject.read_in([victim]), _named(victim))
@@ -306,27 +287,40 @@ def reduction(subject: Subject, tally: Tally) -> None:
 
 def graph(subject: Subject, tally: Tally) -> None:
     """A replayed graph against eager launches."""
-    from scorer.reader import Reader
-
     reader = subject.reader
     if reader.model.device.type != "cuda":
         raise NotRunError("graphs need CUDA")
     if reader.alone:
         raise NotRunError("--isolation alone: every length would need a graph of its own")
-    eager = Reader(
-        reader.model,
-        reader.shape,
-        alone=False,
-        n_ids=reader.n_ids,
-        numerics=reader.numerics,
-        cache=None,
-        reduction="device" if reader.max_device_k is not None else "host",
-        graphs=False,
-    )
-    set_selftest_aside(eager)
+    place: ReductionPlace = "host" if reader.max_device_k is None else "device"
+    eager = _another(reader, reduction=place, graphs=False)
     for victim in subject.victims:
         expected = subject.read_in([victim], reader=eager)
         tally.reads(expected, subject.read_in([victim]), _named(victim))
+
+
+def _another(
+    reader: Reader,
+    *,
+    alone: bool = False,
+    reduction: ReductionPlace = "host",
+    graphs: bool = True,
+) -> Reader:
+    """Return a second reader of the same model and shape, its self-test set aside."""
+    from scorer.reader import Reader
+
+    another = Reader(
+        reader.model,
+        reader.shape,
+        alone=alone,
+        n_ids=reader.n_ids,
+        numerics=reader.numerics,
+        cache=None,
+        reduction=reduction,
+        graphs=graphs,
+    )
+    set_selftest_aside(another)
+    return another
 
 
 def _named(read: Read) -> str:
