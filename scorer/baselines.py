@@ -7,10 +7,8 @@ position's logits, no cache, no mask where nothing is padded, nothing waited for
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -19,14 +17,13 @@ import numpy.typing as npt
 import torch
 from msgspec import UNSET
 
-from scorer.packing import Packer
-from scorer.reader import InFlight, ReadCounts, Reader
+from scorer.asks import Ask
+from scorer.reader import ReadCounts, Reader
 from scorer.records import parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
-from scorer.shapes import Batch, Read
-
-_WINDOW_FORWARDS = 8
+from scorer.shapes import Read
+from scorer.turns import Chunk, Turns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,46 +108,23 @@ def _to(plain: Any, array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def packed(reader: Reader, reads: Sequence[Read], records: Sequence[int] | None = None) -> Run:
-    """Compute reads in isolation, as ``Scorer`` does: pack, launch, take the oldest's results.
+    """Compute reads in isolation, as ``Scorer`` does.
 
     records: which record each read is of; those of one that come in a row share their prefix. None
     where each is of its own.
     """
     before = replace(reader.counts)
-    logprobs = np.full((len(reads), len(reads[0].requests.target_ids)), np.nan)
-    flights: deque[InFlight] = deque()
-
-    def turn(batch: Batch | None) -> None:
-        oldest = None
-        if flights and (batch is None or len(flights) >= reader.depth):
-            oldest = flights.popleft()
-            reader.wait(oldest)
-        if batch is not None:
-            flights.append(reader.launch(batch))
-        if oldest is not None:
-            for key, result in zip(oldest.batch.keys, reader.results(oldest), strict=True):
-                logprobs[key] = result.target_logprob
-
-    for batch in _batches(reader, reads, records):
-        turn(batch)
-    while flights:
-        turn(None)
-    return _since(before, reader, logprobs)
-
-
-def _batches(
-    reader: Reader, reads: Sequence[Read], records: Sequence[int] | None
-) -> Iterator[Batch]:
-    window = _WINDOW_FORWARDS * reader.shape.tokens
-    packer = Packer(reader.shape, alone=reader.alone, window=window, share=reader.share)
-    places = range(len(reads))
-    for _, own in groupby(places, key=(places if records is None else records).__getitem__):
-        keys = list(own)
-        packer.add(keys, [reads[key] for key in keys])
-        while packer.full:
-            yield packer.pop()
-    while len(packer):
-        yield packer.pop()
+    asks = [
+        [Ask(read.tokens.tobytes(), targets=tuple(read.requests.target_ids.tolist()))]
+        for read in reads
+    ]
+    turns = Turns[None](reader, stop=lambda: False)
+    logprobs = [
+        result.target_logprob
+        for stretch in turns.run([Chunk(None, asks, records)])
+        for result in stretch.results
+    ]
+    return _since(before, reader, np.array(logprobs, dtype=np.float64))
 
 
 def _since(before: ReadCounts, reader: Reader, logprobs: npt.NDArray[np.float64]) -> Run:
