@@ -43,6 +43,7 @@ _COMPUTES = (
     "numeric",
     "orderings",
     "packing",
+    "pieces",
     "probes",  # compute nothing, but a remembered self-test is one of these very probes
     "reader",
     "reduction",

@@ -1,7 +1,8 @@
 """Load a Qwen3 checkpoint and run it in packed forwards of a fixed shape.
 
 transformers loads the weights. On the CPU it runs the layers too, with an attention over segments
-that is registered under a name of its own; on CUDA ``Forward`` runs them. A plain transformers
+that is registered under a name of its own and an activation that knows no places; on CUDA
+``Forward`` runs them. A plain transformers
 model in the same process is untouched by either. The lm_head gives float32 logits.
 """
 
@@ -18,6 +19,7 @@ from scorer import tiles
 from scorer.checkpoint import Checkpoint
 from scorer.device import MINIMUM_CAPABILITY
 from scorer.errors import DeviceError, ModelError, UsageError
+from scorer.pieces import InPieces
 from scorer.shapes import BatchShape, Layout, max_segments
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class Qwen3:
         self._head = weight
         if device.type == "cpu":
             self._head = weight.to(torch.float32)
+            for layer in self._model.model.layers:
+                layer.mlp.act_fn = InPieces(layer.mlp.act_fn)
         else:
             self.attention = tiles.NAME
             self._forward = _forward_of(self._model, checkpoint)
