@@ -60,7 +60,7 @@ class Entries:
         return TokenScore(
             token_id=token_id,
             text=text.text,
-            bytes=tuple(text.raw),
+            bytes=text.values,
             logprob=logprob,
             rank=rank,
         )

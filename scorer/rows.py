@@ -16,8 +16,11 @@ from scorer.errors import InputError, RowError
 from scorer.jsonline import MAX_DEPTH, check_text
 from scorer.source import at_line, reading
 
+# What a row is made of holds no cycles, so that the garbage collector need not count it: it would
+# stop to look through all that Python holds while the device waits.
 
-class TokenScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class TokenScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A token and its log-probability (nats, natural logarithm) over the whole vocabulary.
 
     ``text`` shows U+FFFD where the token splits a character, ``bytes`` (0 to 255 each) are
@@ -32,7 +35,7 @@ class TokenScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rank: int
 
 
-class OptionScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OptionScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """An option: ``logprob`` is summed over ``token_ids``, ``rank`` is among the options.
 
     ``probability`` is the softmax of ``logprob`` over the options. ``is_greedy``: every token
@@ -53,14 +56,16 @@ class OptionScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seam_changed: bool | UnsetType = UNSET
 
 
-class ReadLogprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReadLogprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The next-token distribution at the end of the prompt: its argmax, and the k first."""
 
     chosen: TokenScore
     top: tuple[TokenScore, ...]
 
 
-class PositionLogprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PositionLogprobs(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
+):
     """The distribution before one prompt token: ``token`` is the one that stands there."""
 
     token: TokenScore
@@ -68,14 +73,14 @@ class PositionLogprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     top: tuple[TokenScore, ...]
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Why a row has no results; ``code`` is an :class:`~scorer.errors.ErrorCode`."""
 
     code: str
     message: str
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One row. UNSET fields are not written: not asked for, or not known when it failed.
 
     ``answer`` is None with ``tied`` (indices of the best options) when several are best;

@@ -41,11 +41,12 @@ class _Bpe(msgspec.Struct, frozen=True):
 class TokenText:
     """One token as people read it: ``raw`` is exact, ``text`` is its UTF-8 reading.
 
-    A token may hold part of a character; in ``text`` that part is U+FFFD.
+    A token may hold part of a character; in ``text`` that part is U+FFFD. values: of ``raw``.
     """
 
     text: str
     raw: bytes
+    values: tuple[int, ...]
 
 
 def _byte_level(*, use_regex: bool, trim_offsets: bool) -> dict[str, Any]:
@@ -248,7 +249,7 @@ class Tokenizer:
             else:
                 alphabet = self._alphabet
                 raw = bytes([alphabet[char] for char in self._tokens[token_id] or ""])
-            known = TokenText(raw.decode(errors="replace"), raw)
+            known = TokenText(raw.decode(errors="replace"), raw, tuple(raw))
             self._token_text[token_id] = known
         return known
 

@@ -6,6 +6,7 @@ stretches, in order; a row's bits depend on neither.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,6 +91,9 @@ class Turns(Generic[_Origin]):
         When the device fails, records that were whole before still come, then the DeviceError.
         Nothing is left in flight, also where the caller takes no more.
         """
+        # What there is by now, stays. To look through all that the libraries hold takes Python 0.2
+        # s, again and again, and longer than a device has work waiting.
+        gc.freeze()
         try:
             for _ in self._turns(chunks):
                 yield from self._stretches()
@@ -97,6 +101,7 @@ class Turns(Generic[_Origin]):
             yield from self._stretches()
             raise
         finally:
+            gc.unfreeze()
             with suppress(DeviceError):  # what comes back now, nobody asks for
                 while self._flights:
                     self._reader.wait(self._flights.popleft())

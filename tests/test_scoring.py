@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -88,6 +89,20 @@ def test_a_launch_that_fails_leaves_what_was_in_flight(model: Path, depth: int) 
     assert 0 < len(got) < len(expected)
     assert got == expected[: len(got)]
     assert reader.in_flight == []
+
+
+def test_the_garbage_collector_looks_at_what_a_job_makes_only(model: Path) -> None:
+    during: list[int] = []
+    reader = ModelFreeReader(
+        BatchShape(64, 8), before_launch=lambda _: during.append(gc.get_freeze_count())
+    )
+    assert gc.get_freeze_count() == 0
+
+    scores = model_free(model, reader).score(RECORDS)
+    assert not gc.is_tracked(next(scores))
+    assert min(during) > 10_000
+    del scores  # not to the end
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(("depth", "first"), [(1, 8), (2, 1), (3, 1)])
