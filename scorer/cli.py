@@ -145,7 +145,9 @@ def _at_least_one(value: int | None) -> int | None:
 
 
 DeviceOption = Annotated[Device, typer.Option(help="Where the model runs.")]
-DtypeOption = Annotated[Dtype, typer.Option(help="auto: 16 bits on CUDA, float32 on the CPU.")]
+DtypeOption = Annotated[
+    Dtype, typer.Option(help="auto: 16 bits on CUDA and on CPUs with AMX, float32 on others.")
+]
 IsolationOption = Annotated[
     Isolation, typer.Option(help="packed: many reads a forward, proven apart; alone: one, slow.")
 ]

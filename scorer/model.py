@@ -18,6 +18,7 @@ import torch
 from scorer import tiles
 from scorer.checkpoint import Checkpoint
 from scorer.device import MINIMUM_CAPABILITY
+from scorer.environment import cpu_flags
 from scorer.errors import DeviceError, ModelError, UsageError
 from scorer.pieces import InPieces
 from scorer.shapes import BatchShape, Layout, max_segments
@@ -218,16 +219,19 @@ def default_shape(device: torch.device) -> BatchShape:
 
 
 def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """Resolve ``auto``: the checkpoint's own 16-bit type on CUDA, float32 on the CPU.
+    """Resolve ``auto``: the checkpoint's own 16-bit type on CUDA; on the CPU float32, but bfloat16
+    for a checkpoint of bfloat16 where the CPU multiplies its matrices in hardware.
 
     Raises UsageError for a dtype that the device's path doesn't serve.
     """
     stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype")
     if name == "auto":
-        if device.type == "cpu":
-            name = "float32"
-        else:
+        if device.type == "cuda":
             name = "float16" if stored == "float16" else "bfloat16"
+        else:
+            # Of CPUs that only have its vector instructions (AVX-512), float32 is the faster type.
+            fast = stored == "bfloat16" and "amx_bf16" in cpu_flags()
+            name = "bfloat16" if fast else "float32"
     if device.type == "cuda" and name == "float32":
         raise UsageError(
             "--dtype float32 is not served on CUDA: the attention there takes bfloat16 and float16 "
