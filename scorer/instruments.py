@@ -86,22 +86,31 @@ def process_age() -> float | None:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
+def traced(run: Callable[[], object], *, host: bool = False) -> bytes:
+    """Return what the GPU did during ``run``, by torch's profiler, as JSON in Chrome's format.
+
+    host: also what the host called.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its marks of start and end go to stderr
+    activities = [ProfilerActivity.CUDA, *([ProfilerActivity.CPU] if host else [])]
+    with profile(activities=activities, acc_events=True) as profiler:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        return trace.read_bytes()
+
+
 def kernel_seconds(run: Callable[[], object]) -> float:
     """Return how long the GPU was busy during ``run``, by torch's profiler; 0.0 if it saw nothing.
 
     The profiler slows the host's launches down but not the kernels, so this is a time of kernels,
     to be set against a wall clock taken without it.
     """
-    from torch.profiler import ProfilerActivity, profile
-
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its marks of start and end go to stderr
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-        run()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(trace))
-        return busy_seconds(trace.read_bytes())
+    return busy_seconds(traced(run))
 
 
 class _Event(msgspec.Struct, gc=False):

@@ -212,7 +212,7 @@ class Scorer:
         reader = self.reader
         chunks = (
             Chunk(plans, list(map(_asks, plans)), list(map(_line, plans)) if together else None)
-            for plans in self._prepared(parsed(records))
+            for plans in self._prepared(as_records(records))
         )
         for own in Turns[list[Plan | Score]](reader, stop).run(chunks):
             plans = own.origin[own.start : own.end]
@@ -258,7 +258,7 @@ def _line(item: Plan | Score) -> int:
     return item.prepared.record.line if isinstance(item, Plan) else item.line
 
 
-def parsed(
+def as_records(
     records: Iterable[Record | BadLine | Mapping[str, object]],
 ) -> Iterator[Record | BadLine]:
     """Yield records as they are, and mappings parsed as if each were a line of input."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from scorer import workloads
-from scorer.instruments import product_rate
+from scorer.instruments import product_rate, traced
 from scorer.packing import Packer
 from scorer.shapes import BatchShape
 from scorer.sizes import SIZES, layer_parameters
@@ -41,15 +41,7 @@ def kind_of(name: str) -> str:
 
 def kernel_times(run: Callable[[], object]) -> Counter[str]:
     """Microseconds by kind of kernel."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-        run()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    events: list[dict[str, Any]] = json.loads(traced(run))["traceEvents"]
     times: Counter[str] = Counter()
     for event in events:
         if event.get("cat") == "kernel":

@@ -56,6 +56,7 @@ def make_scorer(folder: Path, shape: str) -> Scorer:
         numerics=fields,
         cache=None,
         reduction="device",
+        share=model.shares,
     )
     scorer.__dict__["reader"] = reader
     return scorer

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from scorer.device import DeviceReducer
+from scorer.instruments import traced
 from scorer.reduction import RowRequests
 
 VOCABULARY, IDS, HIDDEN = 151_936, 151_669, 2560  # Qwen3-4B
@@ -90,13 +89,7 @@ def make_logits(rows: int, dtype: torch.dtype, kind: str, copies: int) -> list[t
 
 def counted(work: Callable[[], object]) -> tuple[int, int, int]:
     """Bytes copied to the host, number of copies, number of waits, as the profiler saw them."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profile.export_chrome_trace(str(path))
-        events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    events: list[dict[str, Any]] = json.loads(traced(work, host=True))["traceEvents"]
     back = [e for e in events if e.get("cat") == "gpu_memcpy" and "DtoH" in e["name"]]
     waits = [
         e

@@ -54,6 +54,8 @@ def main() -> None:
                 apart, shared = runs
                 if not np.array_equal(apart.logprobs, shared.logprobs):
                     raise SystemExit(f"{orderings}: shared reads differ from reads apart")
+                if not shared.shared_tokens:
+                    raise SystemExit(f"{orderings}: nothing was shared")
                 saved = workload.tokens / (workload.tokens - shared.shared_tokens)
                 print(
                     f"{k:9}  {prefix:6}  {len(reads) / seconds[0]:13.1f}  "

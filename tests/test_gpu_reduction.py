@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from scorer import device as device_module
 from scorer.device import DeviceReducer
 from scorer.errors import DeviceError
+from scorer.instruments import traced
 from scorer.reduction import RawReduction, RowRequests, reduce_host
 from scorer.reduction_plan import MAX_DEVICE_K
 from tests.make_reduction_fixtures import device_results, to_torch
@@ -256,26 +255,17 @@ def test_another_stream() -> None:
     assert_same_bits(got, on_host(case))
 
 
-def trace(work: Callable[[], object], path: Path) -> list[dict[str, Any]]:
-    """What the device and the driver did during ``work``, as the profiler saw it."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the profiler's own
-        with torch.profiler.profile(activities=activities) as profile:
-            work()
-        profile.export_chrome_trace(str(path))
-    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
-    return events
-
-
-def test_one_copy_back_and_one_synchronisation(tmp_path: Path) -> None:
+def test_one_copy_back_and_one_synchronisation() -> None:
     rows, targets, k = 128, 8, 20
     logits = torch.randn(rows, QWEN3_VOCABULARY, device=CUDA)
     requests = RowRequests.of([list(range(targets))] * rows, [k] * rows)
     reducer = DeviceReducer(CUDA, max_rows=rows, vocab_size=QWEN3_VOCABULARY, n_ids=QWEN3_IDS)
     reducer.reduce(logits, requests)
 
-    events = trace(lambda: reducer.reduce(logits, requests), tmp_path / "trace.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the profiler's own
+        trace = traced(lambda: reducer.reduce(logits, requests), host=True)
+    events: list[dict[str, Any]] = json.loads(trace)["traceEvents"]
 
     copies = [e for e in events if e.get("cat") == "gpu_memcpy"]
     back = [e for e in copies if "DtoH" in e["name"]]

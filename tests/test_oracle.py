@@ -17,7 +17,7 @@ from scorer.model import Qwen3
 from scorer.packing import Packer
 from scorer.reader import Reader
 from scorer.reduction import RowRequests
-from scorer.scoring import Scorer, parsed
+from scorer.scoring import Scorer, as_records
 from scorer.shapes import BatchShape, Read
 from tests.conftest import DEMO_MODEL
 from tests.random_model import write_random_checkpoint
@@ -59,7 +59,7 @@ def test_float32_on_the_cpu_agrees_within_1e_4_nats(demo_model: Path) -> None:
     compared = 0
     for record, row in zip(RECORDS, scorer.score(RECORDS), strict=True):
         assert row.error is UNSET
-        (plan,) = scorer.prepare(parsed([record]))
+        (plan,) = scorer.prepare(as_records([record]))
         ids = plan.prepared.token_ids.tolist()  # type: ignore[union-attr]
         after_prompt = plain_logprobs(oracle, ids)[-1]
         for option in row.options or ():
