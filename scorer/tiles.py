@@ -13,15 +13,16 @@ import numpy as np
 from scorer.errors import ModelError
 from scorer.shapes import IntArray
 
-# Measured best of five on an H200 for reads of up to some 500 tokens, and within the shared memory
-# of smaller GPUs, see docs/measurements.md.
+# Measured best of ten on an H200 for reads of up to some 500 tokens, and within the shared memory of
+# smaller GPUs, see docs/measurements.md.
 ROWS: Final = 64
 """Rows of a tile: query tokens times the query heads of one key head."""
 KEYS: Final = 64
 """Keys a row visits at a time."""
 WARPS: Final = 4
-STAGES: Final = 2
-NAME: Final = f"triton tiles of {ROWS} rows, {KEYS} keys, {WARPS} warps, {STAGES} stages"
+STAGES: Final = 1
+"""Loads ahead of use: none, so that more tiles fit a multiprocessor. No bit depends on it."""
+NAME: Final = f"triton tiles of {ROWS} rows, {KEYS} keys, {WARPS} warps, {STAGES} stage"
 """What computes attention, as the numerics key has it."""
 TILE_FIELDS: Final = 6
 """int32 fields of a tile's descriptor, see ``tiles``."""
