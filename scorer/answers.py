@@ -201,11 +201,11 @@ class _Outcome:
 
     def __init__(self, plan: Plan, results: Sequence[ReadResult]) -> None:
         for reduced in results:
-            if nonfinite := reduced.nonfinite:
+            if reduced.nonfinite:  # how many depends on what the read shares a tile with
                 raise RowError(
                     ErrorCode.NONFINITE_LOGITS,
-                    f"{nonfinite} of the read's distributions hold NaN or infinite logits; the "
-                    "model or its dtype overflows on this prompt",
+                    "a distribution of the read holds NaN or infinite logits; the model or its "
+                    "dtype overflows on this prompt",
                 )
         asks, prepared = plan.asks, plan.prepared
         options = prepared.options

@@ -16,9 +16,11 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One read of a record: of its prompt, or of the prompt and one option of several tokens.
 
     tokens: int32, little endian. option: how many of the last tokens are an option's, each of which
-    is asked for where it is predicted; 0 for a read of the prompt alone. Of that: targets, the ids
-    asked for behind it; entries, how many of the best; before, the same at every place before that,
-    beside the token that stands there, None where these places are not read.
+    is asked for where it is predicted; 0 for a read of the prompt alone. An option's last token is
+    not read, since nothing is asked behind it: every token that is, can make the answer no number.
+    Of a read of the prompt: targets, the ids asked for behind it; entries, how many of the best;
+    before, the same at every place before that, beside the token that stands there, None where
+    these places are not read.
     """
 
     tokens: bytes
@@ -28,7 +30,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     before: int | None = None
 
     def __len__(self) -> int:
-        return len(self.tokens) // ID_BYTES
+        return len(self.tokens) // ID_BYTES - (self.option > 0)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -45,7 +47,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):
         n = len(tokens)
         if self.option:
             option = self.tokens[-ID_BYTES * self.option :]
-            return Read(tokens, _range(n - 1 - self.option, n - 1), _each(option))
+            return Read(tokens[:-1], _range(n - 1 - self.option, n - 1), _each(option))
         if self.before is None:
             return Read(tokens, _range(n - 1, n), _last(self.targets, self.entries))
         offsets = np.arange(n + 1, dtype=np.int32)

@@ -16,7 +16,8 @@ its own:
 
 One thing only is not a row's own: a value that is not finite (an overflow in float16) reaches the
 rows of its read that share a tile of keys with it, earlier ones too, since 0 · inf is no number.
-Such a read is an error row; no other read can see it.
+It also reaches every later row, and a read asks behind its last token, so that such a read is an
+error row however its tiles lie; no other read can see it.
 
 The tiles' sizes are constants (``tiles``), part of the numerics key, and never tuned at run time.
 """

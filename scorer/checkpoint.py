@@ -137,6 +137,9 @@ def _gate(config: dict[str, Any], path: Path) -> None:
                 f"rope type {rope_type!r}",
                 f"only {', '.join(SUPPORTED_ROPE)} give frequencies that no partner can change",
             )
+        share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+        if share is not None and share != 1:
+            refuse(f"partial_rotary_factor {share!r}", "whole heads are rotated")
     partial = {str(kind) for kind in config.get("layer_types") or ()} - {"full_attention"}
     if partial or config.get("use_sliding_window"):
         kinds = ", ".join(sorted(partial)) or "use_sliding_window"

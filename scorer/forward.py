@@ -20,6 +20,7 @@ from torch.nn import functional
 from scorer.attention import attend
 from scorer.errors import ModelError
 from scorer.fused import add_rms_norm, norm_rotate, rms_norm, swiglu
+from scorer.graphs import capturing
 from scorer.shapes import FILLER_SEGMENT
 from scorer.tiles import TILE_FIELDS, Heads, tile_slots, tiles
 
@@ -72,9 +73,10 @@ class Forward:
         self._embedding: torch.Tensor = model.model.embed_tokens.weight.detach()
         self._last_norm: torch.Tensor = model.model.norm.weight.detach()
         self._layers = [_read_layer(layer) for layer in model.model.layers]
-        self._turns = _turns(model.model.rotary_emb, max(positions, FILLER_SEGMENT), self.device)
+        self._turns = _turns(model.model.rotary_emb, max(positions, FILLER_SEGMENT), self.heads)
         self._shapes: dict[tuple[int, int], _Shape] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._recording = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     @torch.inference_mode()
     def run(self, layout: Layout, *, segments: int, graph: bool) -> torch.Tensor:
@@ -134,7 +136,7 @@ class Forward:
             self._launch(shape.words, tokens)
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with capturing(graph, self._recording, self._pool):
             shape.states = self._launch(shape.words, tokens)
         shape.graph = graph
 
@@ -197,7 +199,7 @@ class _Shape:
         self._copied[place].synchronize()
         self._pinned[place].numpy()[:] = words
         self.words.copy_(self._pinned[place], non_blocking=True)
-        self._copied[place].record()
+        self._copied[place].record(torch.cuda.current_stream(self.words.device))
 
 
 def _read_layer(layer: Any) -> _Layer:
@@ -234,10 +236,18 @@ def _bias(linear: Any) -> torch.Tensor | None:
     return None if linear.bias is None else linear.bias.detach()
 
 
-def _turns(rotary: Any, positions: int, device: torch.device) -> torch.Tensor:
-    """Return float32 ``[positions, d]``: cosines, then sines, of each position's d/2 angles."""
-    at = torch.arange(positions, device=device)[None]
-    with torch.no_grad():
-        cosines, sines = rotary(torch.empty(0, dtype=torch.float32, device=device), at)
-    half = cosines.shape[-1] // 2
-    return torch.cat([cosines[0, :, :half], sines[0, :, :half]], dim=1).contiguous()
+def _turns(rotary: Any, positions: int, heads: Heads) -> torch.Tensor:
+    """Return float32 ``[positions, d]``: cosines, then sines, of each position's d/2 angles.
+
+    As transformers' module gives them, but of products of its frequencies that no setting makes
+    less exact. Raises ModelError for frequencies that are not those of whole heads.
+    """
+    frequencies: torch.Tensor = rotary.inv_freq.to(torch.float32)
+    if 2 * len(frequencies) != heads.size:
+        raise ModelError(
+            f"rotation of {2 * len(frequencies)} of {heads.size} elements of a head is not served"
+        )
+    at = torch.arange(positions, dtype=torch.float32, device=frequencies.device)
+    angles = at[:, None] * frequencies
+    turns = torch.cat([angles.cos(), angles.sin()], dim=1)
+    return turns * float(rotary.attention_scaling)

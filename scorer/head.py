@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from scorer.device import DeviceReducer
+from scorer.graphs import capturing
 from scorer.model import Qwen3
 from scorer.reduction import RawReduction, RowRequests
 from scorer.shapes import IntArray
@@ -28,6 +29,7 @@ class Head:
         )
         self._pinned = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
         self._index = torch.zeros(rows, dtype=torch.int64, device=model.device)
+        self._recording = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
         self._graphs: dict[int, tuple[int, torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._logits: torch.Tensor | None = None
 
@@ -70,7 +72,7 @@ class Head:
         if graph is None or generation != self._reducer.generation:
             self._compute(hidden)  # what is compiled, is then
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with capturing(graph, self._recording):
                 logits = self._compute(hidden)
             self._graphs[hidden.data_ptr()] = self._reducer.generation, graph, logits
         assert logits is not None

@@ -38,6 +38,7 @@ _COMPUTES = (
     "entries",
     "forward",
     "fused",
+    "graphs",
     "head",
     "model",
     "numeric",
@@ -62,16 +63,40 @@ _ENVIRONMENT = (
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
     "TORCH_CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_CUBLASLT_UNIFIED_WORKSPACE",
+    "TRITON_PTXAS_PATH",
+    "DISABLE_PTXAS_OPT",
     "OMP_NUM_THREADS",
+    "OMP_DYNAMIC",
+    "OMP_THREAD_LIMIT",
     "MKL_NUM_THREADS",
+    "MKL_DOMAIN_NUM_THREADS",
+    "MKL_NUM_STRIPES",
+    "MKL_DYNAMIC",
+    "MKL_DISABLE_FAST_MM",
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_DEBUG_CPU_TYPE",
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "DNNL_DEFAULT_FPMATH_MODE",
     "ATEN_CPU_CAPABILITY",
     "OPENBLAS_CORETYPE",
 )
+
+
+_PRODUCTS = (
+    # settings of matrix products on CUDA; a version of torch may lack some
+    "allow_fp16_accumulation",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction_split_k",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction_split_k",
+)
+_WORKSPACES = ("cublas_workspace_size", "cublaslt_workspace_size")
+
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def canonical_json(value: Json) -> bytes:
@@ -121,28 +146,42 @@ def host_fields() -> dict[str, Json]:
     """Return what the CPU's own arithmetic depends on."""
     import torch
 
+    onednn: Any = torch.backends.mkldnn
     return {
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
         "cpu": _cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
-        "mkldnn": bool(torch.backends.mkldnn.enabled),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": bool(onednn.enabled),
+        "float32_precision": _precision(onednn.matmul),
     }
 
 
 def _cpu_model() -> str:
     """Return the CPU's name and instruction-set flags, which libraries choose kernels by."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return cpu_model(_CPU_INFO.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return platform.processor() or "unknown"
-    wanted = r"^(model name|cpu family|model|stepping|flags)\s*:\s*(.*)$"
-    fields = dict(re.findall(wanted, text, re.MULTILINE))
-    flags = hashlib.sha256(" ".join(sorted(fields.pop("flags", "").split())).encode()).hexdigest()
-    return ", ".join([*(fields[key] for key in sorted(fields)), f"flags {flags[:16]}"])
+        pass  # not Linux
+    query = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        name = platform.processor() or "unknown"
+    return f"{name}, {platform.platform()}"  # on macOS the system holds the library of products
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """Return what Linux's /proc/cpuinfo says of a CPU, x86 or ARM: names, and a hash of flags."""
+    wanted = (
+        r"^(model name|cpu family|model|stepping|flags|Features|"
+        r"CPU (?:implementer|architecture|variant|part|revision))\s*:\s*(.*)$"
+    )
+    fields = dict(re.findall(wanted, cpuinfo, re.MULTILINE))
+    flags = f"{fields.pop('flags', '')} {fields.pop('Features', '')}".split()
+    digest = hashlib.sha256(" ".join(sorted(flags)).encode()).hexdigest()
+    return ", ".join([*(fields[key] for key in sorted(fields)), f"flags {digest[:16]}"])
 
 
 def cuda_fields() -> dict[str, Json]:
@@ -157,20 +196,28 @@ def cuda_fields() -> dict[str, Json]:
         "multiprocessors": properties.multi_processor_count,
         "driver": _driver_version(),
         "cuda": torch.version.cuda,
-        "cublas": _first_version("nvidia-cublas", "nvidia-cublas-cu12"),
-        "allow_tf32": matmul.allow_tf32,
-        "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
-        "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "cublas": library_versions(("nvidia-cublas", "nvidia-cublas-cu12")),
         "preferred_blas": str(torch.backends.cuda.preferred_blas_library()),
+        "float32_precision": _precision(matmul),
+        **{name: getattr(matmul, name, None) for name in _PRODUCTS},
+        **{name: _called(torch.backends.cuda, name) for name in _WORKSPACES},
     }
 
 
-def _first_version(*names: str) -> Json:
-    return next((version for version in library_versions(names).values() if version), None)
+def _precision(products: Any) -> str:
+    """Return how float32 operands are multiplied, ``ieee`` where nobody has set it."""
+    precision: str = products.fp32_precision
+    return "ieee" if precision == "none" else precision
+
+
+def _called(module: Any, name: str) -> Json:
+    """Return what a function of torch says; None where this version of it has none."""
+    function = getattr(module, name, None)
+    return None if function is None else function()
 
 
 def _driver_version() -> str:
-    """Return the NVIDIA driver's version. Part of the key, so it is never guessed."""
+    """Return the NVIDIA driver's version; unknown where neither the system nor its tool says it."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
         if found := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
@@ -205,6 +252,8 @@ def numerics_fields(
     weights_sha256: str,
 ) -> dict[str, Json]:
     """Return everything that may change a bit of a score; its hash is the numerics key."""
+    import torch
+
     from scorer.device import source_sha256
 
     where = cuda_fields() if model.device.type == "cuda" else host_fields()
@@ -218,6 +267,8 @@ def numerics_fields(
         "tokens_per_forward": shape.tokens,
         "rows_per_forward": shape.rows,
         "attention": model.attention,
+        "rotation_sha256": model.rotation_sha256,
+        "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "reduction": reduction,
         "kernels_sha256": source_sha256("reduction") if reduction == "device" else None,
         "code_sha256": hash_files(Path(__file__).with_name(f"{name}.py") for name in _COMPUTES),

@@ -8,7 +8,9 @@ model in the same process is untouched by either. The lm_head gives float32 logi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,7 +83,8 @@ class Qwen3:
         self.checkpoint = checkpoint
         self.device = device
         self.dtype = dtype
-        self._model = _moved(model, device, dtype)
+        with _fitting(model, device, dtype):
+            self._model = model.to(device).eval()
         weight: torch.Tensor = self._model.lm_head.weight.detach()
         self.attention = "sdpa by segment"
         self._forward: Forward | None = None
@@ -93,12 +96,21 @@ class Qwen3:
                 layer.mlp.act_fn = InPieces(layer.mlp.act_fn)
         else:
             self.attention = tiles.NAME
-            self._forward = _forward_of(self._model, checkpoint)
+            with _fitting(model, device, dtype):
+                self._forward = _forward_of(self._model, checkpoint)
 
     @property
     def shares(self) -> bool:
         """Whether reads of one record can share their prefix; SDPA's bits depend on lengths."""
         return self._forward is not None
+
+    @property
+    def rotation_sha256(self) -> str:
+        """Hex SHA-256 over the rotation's frequencies, which the CPU computes for any device."""
+        rotary = self._model.model.rotary_emb
+        scaling = float(rotary.attention_scaling)
+        frequencies = rotary.inv_freq.to("cpu", torch.float32).numpy()
+        return hashlib.sha256(frequencies.tobytes() + scaling.hex().encode()).hexdigest()
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Qwen3:
@@ -111,7 +123,8 @@ class Qwen3:
     def check_finite(self) -> None:
         """Look at every weight, on the device. Raises ModelError for NaN and infinite ones."""
         named = self._model.named_parameters()
-        bad = [name for name, weight in named if not bool(weight.isfinite().all())]
+        with _fitting(self._model, self.device, self.dtype):
+            bad = [name for name, weight in named if not bool(weight.isfinite().all())]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise ModelError(
@@ -310,12 +323,15 @@ def _draw(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, seed
         torch.set_default_dtype(default)
 
 
-def _moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
+@contextmanager
+def _fitting(model: Any, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Turn a lack of memory for a model's weights into DeviceError."""
     try:
-        return model.to(device).eval()
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
     except torch.OutOfMemoryError as error:
         size = sum(parameter.nbytes for parameter in model.parameters())
         raise DeviceError(
-            f"the weights ({size / 2**30:.1f} GiB in {dtype}) don't fit on {device}; "
-            "use a smaller model or --device cpu"
+            f"the weights ({size / 2**30:.1f} GiB in {dtype}) don't fit on {device} with what is "
+            "made of them; use a smaller model or --device cpu"
         ) from error

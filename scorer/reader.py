@@ -11,7 +11,7 @@ CUDA one more is queued meanwhile, so that the device has no pause between two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,7 +43,8 @@ ReductionName = Literal["auto", "host", "device"]
 
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 _DEPTH = 2  # one that is computed, one that is queued behind it
-_FAILED = ("CUDA error", "Triton Error")  # cuBLAS and Triton raise a plain RuntimeError
+# cuBLAS and Triton raise a plain RuntimeError
+_FAILED = ("CUDA error", "Triton Error", "Failed to find C compiler")
 _CPU_ALLOCATOR = "DefaultCPUAllocator"  # on the CPU torch raises a plain RuntimeError
 
 
@@ -136,7 +137,8 @@ class Reader:
         self.depth = 1
         if reduction == "device":
             self.depth = _DEPTH
-            self._free = [self._new_head() for _ in range(self.depth)]
+            with self._computing(shape.tokens):
+                self._free = [self._new_head() for _ in range(self.depth)]
 
     @property
     def max_device_k(self) -> int | None:
@@ -151,7 +153,7 @@ class Reader:
         device does.
         """
         requests = join_requests([read.requests for read in batch.reads])
-        with self._faults(batch):
+        with self._computing(batch.tokens):
             self.selftests.require(self.model, self.shape, batch.tokens)
             layout = batch.layout()
             hidden = self.model.hidden_states(layout, rows=self.shape.rows, graph=self.graphs)
@@ -175,7 +177,7 @@ class Reader:
 
         Raises DeviceError when the device failed.
         """
-        with self._faults(flight.batch):
+        with self._computing(flight.batch.tokens):
             self._collect_piece(flight)
         if flight.head is not None and self._free is not None:
             self._free.append(flight.head)
@@ -229,22 +231,36 @@ class Reader:
             flight.pieces.append(piece)
 
     @contextmanager
-    def _faults(self, batch: Batch) -> Iterator[None]:
-        """Turn what torch and Triton raise when the device fails into DeviceError."""
+    def _computing(self, tokens: int) -> Iterator[None]:
+        """Compute on the model's device, whichever is torch's current one.
+
+        Turns what torch and Triton raise when it fails into DeviceError. tokens: of the forward.
+        """
+        device = self.model.device
         try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if isinstance(error, torch.AcceleratorError) or str(error).startswith(_FAILED):
-                raise DeviceError(f"{self.model.device} failed in a forward: {error}") from error
-            if not isinstance(error, _OUT_OF_MEMORY) and _CPU_ALLOCATOR not in str(error):
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                yield
+        except Exception as error:
+            fault = self._fault(error, tokens)
+            if fault is None:
                 raise
-            needed = self.model.forward_bytes(batch.tokens, self.shape.rows) / 2**30
-            raise DeviceError(
-                f"out of memory in a forward of {batch.tokens} tokens and {self.shape.rows} "
+            raise fault from error
+
+    def _fault(self, error: Exception, tokens: int) -> DeviceError | None:
+        """Return what to say of a device that failed; None for an error of another kind."""
+        text = str(error)
+        if isinstance(error, _OUT_OF_MEMORY) or _CPU_ALLOCATOR in text:
+            needed = self.model.forward_bytes(tokens, self.shape.rows) / 2**30
+            return DeviceError(
+                f"out of memory in a forward of {tokens} tokens and {self.shape.rows} "
                 f"lm_head rows, which needs about {needed:.1f} GiB beside the weights; lower "
                 f"--tokens-per-forward (now {self.shape.tokens}) or "
                 f"--rows-per-forward (now {self.shape.rows})"
-            ) from error
+            )
+        of_triton = type(error).__module__.partition(".")[0] == "triton"
+        if isinstance(error, torch.AcceleratorError) or of_triton or text.startswith(_FAILED):
+            return DeviceError(f"{self.model.device} failed in a forward: {error}")
+        return None
 
 
 def choose_reduction(name: ReductionName, device: torch.device) -> ReductionPlace:

@@ -13,8 +13,8 @@ import numpy as np
 from scorer.errors import ModelError
 from scorer.shapes import IntArray
 
-# Measured best of ten on an H200 for reads of up to some 500 tokens, and within the shared memory of
-# smaller GPUs, see docs/measurements.md.
+# Measured best of ten on an H200 for reads of up to some 500 tokens, and within the shared memory
+# of smaller GPUs, see docs/measurements.md.
 ROWS: Final = 64
 """Rows of a tile: query tokens times the query heads of one key head."""
 KEYS: Final = 64

@@ -107,7 +107,7 @@ def test_a_prompt_read_serves_all_short_options_and_targets() -> None:
     assert short.positions.tolist() == [2]
     assert short.requests.target_ids.tolist() == [1, 2, 7, 7]
     assert short.requests.top_k.tolist() == [0]
-    assert longer.tokens.tolist() == [4, 5, 6, 1, 2]
+    assert longer.tokens.tolist() == [4, 5, 6, 1]  # nothing is asked behind the last
     assert longer.positions.tolist() == [2, 3]  # where 1 and where 2 are predicted
     assert longer.requests.target_ids.tolist() == [1, 2]
     assert longer.requests.target_offsets.tolist() == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_a_prompt_read_serves_all_short_options_and_targets() -> None:
 def test_no_prompt_read_where_nothing_needs_it() -> None:
     item = planned(prepared([4], [(1, 2), (3, 4, 5)]))
     assert not item.has_prompt_read
-    assert [len(read) for read in item.reads] == [3, 4]
+    assert [len(read) for read in item.reads] == [2, 3]  # the last token is not read
     assert planned(prepared([4])).reads == ()
 
 

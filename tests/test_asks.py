@@ -27,7 +27,7 @@ def test_a_prompt_and_what_is_asked_behind_it() -> None:
 def test_an_option_is_asked_for_where_it_is_predicted(option: list[int]) -> None:
     m = len(option)
     read = Ask(PROMPT + array("i", option).tobytes(), option=m).read()
-    assert read.tokens.tolist() == [5, 6, 7, *option]
+    assert read.tokens.tolist() == [5, 6, 7, *option[:-1]]  # nothing is asked behind the last
     assert read.positions.tolist() == list(range(2, 2 + m))
     assert read.requests.target_ids.tolist() == option
     assert read.requests.target_offsets.tolist() == list(range(m + 1))
@@ -54,6 +54,8 @@ def test_what_is_asked_is_counted_without_arrays() -> None:
     ):
         read = ask.read()
         assert ask.counts == (len(read.positions), len(read.requests.target_ids))
+        assert len(ask) == len(read)
+        assert read.positions[-1] == len(read) - 1  # so that every token has a part in the answer
 
 
 def test_what_is_sent_comes_back() -> None:

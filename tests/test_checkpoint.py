@@ -77,6 +77,11 @@ def test_a_checkpoint_that_is_accepted(tiny_model: Path) -> None:
         ({"rope_parameters": {"rope_type": "dynamic"}}, "rope type 'dynamic' is not supported"),
         ({"rope_scaling": {"type": "dynamic"}}, "rope type 'dynamic' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor 0.5 is not supported",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"rope_scaling": ["yarn"]}, "rope_scaling must be an object"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
         ({"layer_types": "full_attention"}, "layer_types must be a list"),

@@ -56,4 +56,5 @@ def test_what_the_environment_names_of_a_gpu() -> None:
     assert cuda["gpu"] == torch.cuda.get_device_name(0)
     assert cuda["cuda"] == torch.version.cuda
     assert isinstance(cuda["nvrtc"], str)
-    assert {"driver", "cublas", "allow_tf32", "compute_capability", "multiprocessors"} <= set(cuda)
+    wanted = {"driver", "cublas", "float32_precision", "compute_capability", "multiprocessors"}
+    assert wanted <= set(cuda)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from scorer.asks import Ask
 from scorer.checkpoint import find_checkpoint
 from scorer.errors import DeviceError, ModelError
 from scorer.model import Qwen3
-from scorer.reader import Reader
-from scorer.shapes import Batch, BatchShape, IntArray, last_read, max_segments
+from scorer.packing import Packer
+from scorer.reader import InFlight, Reader
+from scorer.reduction import Reduced, RowRequests
+from scorer.shapes import Batch, BatchShape, IntArray, Read, last_read, max_segments
+from scorer.tables import ReadResult
 from scorer.tiles import Heads, tile_slots, tiles
 from tests.attention_reference import attend_reference
 from tests.conftest import DEMO_MODEL
@@ -33,6 +39,8 @@ HEADS = {
     "32B": Heads(64, 8, 128),
     "demo": Heads(4, 2, 64),
     "three": Heads(3, 1, 32),
+    "one each": Heads(4, 4, 128),
+    "sixteen": Heads(16, 1, 64),
 }
 PREFIXES = (1, 63, 64, 65, 127, 128, 129, 255, 257, 1000)
 OWN = (1, 17, 48, 64, 130)
@@ -115,15 +123,18 @@ def test_a_shared_prefix_moves_no_bit_of_attention(name: str) -> None:
     heads = HEADS[name]
     compared = 0
     for prefix, own in itertools.product(PREFIXES, OWN):
-        rows = random_qkv(prefix + 3 * own, heads, prefix * own, torch.bfloat16)
-        starts = [prefix + place * own for place in range(3)]
-        segments = [(0, prefix, 0, 0), *((start, own, 0, prefix) for start in starts)]
+        first = 1 + own % 20  # the record does not begin the forward
+        rows = random_qkv(first + prefix + 3 * own, heads, prefix * own, torch.bfloat16)
+        starts = [first + prefix + place * own for place in range(3)]
+        segments = [(0, first, 0, 0), (first, prefix, 0, 0)]
+        segments += [(start, own, first, prefix) for start in starts]
         together = attended(rows, np.array(segments, dtype=np.int32), heads)
         before = random_qkv(37, heads, own, torch.bfloat16)
         for start in starts:
-            whole = torch.cat([before, rows[:prefix], rows[start : start + own]])
+            shared = rows[first : first + prefix]
+            whole = torch.cat([before, shared, rows[start : start + own]])
             alone = attended(whole, apart([37, prefix + own]), heads, spare=own % 5)
-            assert torch.equal(alone[37 : 37 + prefix], together[:prefix])
+            assert torch.equal(alone[37 : 37 + prefix], together[first : first + prefix])
             assert torch.equal(alone[37 + prefix :], together[start : start + own])
             compared += alone[37:].numel()
     assert compared > 1_000_000
@@ -346,16 +357,79 @@ def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: 
         cache=None,
         reduction="device",
     )
-    batches = [batch_of([60, 170, 33], 512, seed) for seed in range(6)]
-    expected = [
-        [value.chosen_logprob.tolist() for value in reader.collect(reader.launch(batch))]
-        for batch in batches
+    rng = np.random.default_rng(5)
+
+    def asking(length: int, rows: int, targets: int, k: int) -> Read:
+        """A read that asks at its last ``rows`` places."""
+        ids = rng.integers(0, 5000, size=(rows, targets)).tolist()
+        return Read(
+            rng.integers(0, 5000, size=length, dtype=np.int32),
+            np.arange(length - rows, length, dtype=np.int32),
+            RowRequests.of(ids, [k] * rows),
+        )
+
+    batches = [
+        batch_of([60, 170, 33], 512, 1),
+        Batch.apart([asking(60, 1, 2, 20), asking(200, 1, 3000, 0)], 512),  # outgrows buffers
+        batch_of([60, 170, 33], 512, 2),
+        Batch.apart([asking(400, 100, 3, 5)], 512),  # several pieces
+        Batch.apart([asking(800, 2, 1, 2)], 1024),  # another rung
+        Batch.apart([asking(90, 1, 1, 3000), asking(90, 1, 1, 4)], 512),  # one row on the host
+        batch_of([60, 170, 33], 512, 3),
+        Batch.apart([asking(300, 70, 40, 300)], 512),
     ]
-    flights = [reader.launch(batch) for batch in batches]
-    got = [
-        [value.chosen_logprob.tolist() for value in reader.collect(flight)] for flight in flights
-    ]
-    assert got == expected
+
+    def tables(flight: InFlight) -> list[list[bytes]]:
+        names = [field.name for field in fields(Reduced)]
+        return [
+            [getattr(read, name).tobytes() for name in names] for read in reader.collect(flight)
+        ]
+
+    expected = [tables(reader.launch(batch)) for batch in batches]
+    for order in (batches, batches[::-1]):
+        flights = [reader.launch(batch) for batch in order]
+        got = [tables(flight) for flight in flights]
+        assert got == (expected if order is batches else expected[::-1])
+
+
+def test_what_is_no_number_is_the_same_error_shared_and_apart(checkpoint: Path) -> None:
+    """An overflow reaches rows before it in its tile, and tiles lie otherwise behind a prefix."""
+    model = load(checkpoint)
+    bad = 4999
+    with torch.inference_mode():
+        model._model.model.embed_tokens.weight[bad] = float("inf")
+    reader = Reader(
+        model,
+        BatchShape(512, 32),
+        alone=False,
+        n_ids=4900,
+        numerics={},
+        cache=None,
+        reduction="device",
+        share=True,
+    )
+    prompt = list(range(100, 170))
+    options = ([5, 6], [5, 7], [5, bad], [bad, 5], [5, 6, 9], [5, bad, 9], [5, 7, bad], [8] * 40)
+    reads = [Ask(array("i", prompt + option).tobytes(), len(option)).read() for option in options]
+
+    def results(share: bool) -> list[tuple[bool, list[float]]]:
+        packer = Packer(reader.shape, alone=False, window=1, share=share)
+        packer.add(range(len(reads)), reads)
+        found: dict[int, ReadResult] = {}
+        shared = 0
+        while len(packer):
+            batch = packer.pop()
+            shared += batch.read_tokens - batch.real_tokens
+            found.update(zip(batch.keys, reader.results(reader.launch(batch)), strict=True))
+        assert (shared > 0) == share
+        return [
+            (bool(found[key].nonfinite), [] if found[key].nonfinite else found[key].target_logprob)
+            for key in range(len(reads))
+        ]
+
+    apart = results(False)
+    assert [wrong for wrong, _ in apart] == [bad in option[:-1] for option in options]
+    assert results(True) == apart
 
 
 def test_out_of_memory_names_the_shape_the_need_and_the_remedy(checkpoint: Path) -> None:

@@ -16,6 +16,7 @@ from scorer.checkpoint import find_checkpoint
 from scorer.manifest import (
     Json,
     canonical_json,
+    cpu_model,
     hash_files,
     library_versions,
     numerics_fields,
@@ -180,6 +181,18 @@ def test_the_key_changes_with_the_precision_of_products(qwen: Qwen3) -> None:
     assert key(qwen) == before
 
 
+def test_torchs_newer_settings_of_precision_are_in_the_key(qwen: Qwen3) -> None:
+    """Mixed with the older ones, torch refuses to say what those are."""
+    before = key(qwen)
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    matmul.fp32_precision = "bf16"
+    try:
+        assert key(qwen) != before
+    finally:
+        matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -193,6 +206,50 @@ def test_the_key_changes_with_the_machine(
 ) -> None:
     before = key(qwen)
     monkeypatch.setattr(manifest, name, value)
+    assert key(qwen) != before
+
+
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics{more}
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x{variant}
+CPU part\t: 0x{part}
+CPU revision\t: 1
+"""
+
+
+def test_a_cpu_is_known_by_name_and_flags() -> None:
+    x86 = "model name\t: A CPU\nstepping\t: 1\nflags\t\t: fpu sse avx2\nbugs\t: none\n"
+    told = [
+        cpu_model(text)
+        for text in (
+            x86,
+            x86.replace("avx2", "avx2 amx_bf16"),
+            x86.replace("A CPU", "Another"),
+            ARM.format(more="", variant=3, part="d0c"),
+            ARM.format(more=" sve bf16", variant=3, part="d0c"),
+            ARM.format(more="", variant=1, part="d0c"),
+            ARM.format(more="", variant=3, part="d4f"),
+        )
+    ]
+
+    assert len(set(told)) == len(told)
+    assert told[0].startswith("A CPU, 1, flags ")
+    assert cpu_model(x86.replace("fpu sse", "sse fpu")) == told[0]
+    assert "0xd0c" in told[3]
+
+
+def test_the_key_changes_with_the_frequencies_of_the_rotation(
+    qwen: Qwen3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU computes them, also for a GPU, and another CPU may round one otherwise."""
+    before = key(qwen)
+    frequencies = qwen._model.model.rotary_emb.inv_freq
+    other = frequencies.clone()
+    other[3] = torch.nextafter(other[3], torch.tensor(0.0))
+    monkeypatch.setattr(qwen._model.model.rotary_emb, "inv_freq", other)
     assert key(qwen) != before
 
 

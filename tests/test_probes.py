@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.probes import _probe_lengths
-from scorer.shapes import Batch, last_read, max_segments
+from scorer.packing import Packer
+from scorer.probes import _probe_lengths, _sharing_records
+from scorer.shapes import Batch, BatchShape, last_read, max_segments
 from scorer.tiles import Heads, tile_slots, tiles
 
 
@@ -26,3 +27,16 @@ def test_probes_have_room_in_any_shape(tokens: int, longest: int, rows: int, see
         segments = Batch.apart(reads, tokens).layout().segments
         assert len(segments) <= max_segments(tokens, rows)
         tiles(segments, tile_slots(tokens, max_segments(tokens, rows), heads), heads)
+
+
+@given(st.integers(2, 9000), st.integers(2, 300), st.integers(0, 9))
+def test_what_is_to_be_compared_shared_does_share(tokens: int, rows: int, seed: int) -> None:
+    records = _sharing_records(np.random.default_rng(seed), tokens, 100)
+    packer = Packer(BatchShape(tokens, rows), alone=False, window=1, share=True)
+    saved = 0
+    for record in records:
+        packer.add(range(len(record)), record)
+        while len(packer):
+            batch = packer.pop()
+            saved += batch.read_tokens - batch.real_tokens
+    assert saved > 0
