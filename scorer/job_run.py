@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from scorer.errors import ScorerError, StopAtError, UsageError
+from scorer.errors import IsolationError, ScorerError, StopAtError, UsageError
 from scorer.job import identity, produced_by, work_done
 from scorer.manifest import write_manifest
 from scorer.output import RowFile, StdoutRows, writing
@@ -237,6 +237,8 @@ class Run:
         done = f"{self._kept.rows:,} of {self._end - self._first:,} rows"
         if self._job.output is None or self._job.manifest is None:
             return f"{done} are written"
+        if isinstance(error, IsolationError):  # of other settings these rows know nothing
+            return f"{done} are in {self._job.output}"
         fix = "correct the line, then " if isinstance(error, StopAtError) else ""
         again = f"{fix}the same command with --resume goes on"
         return f"{done} are in {self._job.output}; {again}"

@@ -174,7 +174,8 @@ FAULTS = (
     Fault(
         "a shape that depends on the partners",
         where(_shape_of_partners),
-        frozenset({"company", "partner-lengths", "lengths", "shuffled", "requests"}),
+        # shuffled, requests: the same reads in other batches, some of which may stay odd or even
+        frozenset({"company", "partner-lengths", "lengths"}),
         frozenset({"company", "partner-lengths"}),
     ),
     Fault(
