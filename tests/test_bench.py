@@ -521,9 +521,9 @@ def test_on_a_gpu_busy_time_and_memory_are_measured(prompts: str) -> None:
     check_figures(report)
     (comparison,) = report["comparisons"]
     for figure in comparison["figures"]:
-        # Kernels are timed apart from the clock, and take longer while other processes use the GPU:
-        # the share may go past 1.
-        assert 0.01 < figure["gpu_busy"] < 1.5
+        # Kernels are timed apart from the clock, and take many times as long while other tests use
+        # the GPU: nothing is said of the most here.
+        assert figure["gpu_busy"] > 0.01
         assert figure["peak_memory_bytes"] > report["weights_bytes"]
         assert figure["largest_difference"] < 0.2
     assert comparison["packed_over"]["one_at_a_time"] > 2
