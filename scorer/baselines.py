@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from scorer.asks import Ask
 from scorer.reader import ReadCounts, Reader
-from scorer.records import parse_line
+from scorer.record_line import parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import Read

@@ -26,7 +26,8 @@ from scorer.errors import DeviceError, InputError, ModelError, RowError, UsageEr
 from scorer.hands import Hands, Here, one_ahead
 from scorer.host import Host, HostSettings
 from scorer.labels import LabelSet
-from scorer.records import MAX_TOP_K, BadLine, Record, parse_line
+from scorer.record_line import parse_line
+from scorer.records import MAX_TOP_K, BadLine, Record
 from scorer.rows import Score
 from scorer.shapes import BatchShape
 from scorer.templates import default_question_template

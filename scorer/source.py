@@ -27,7 +27,8 @@ import numpy.typing as npt
 from scorer.compression import damage, decompressed
 from scorer.errors import ErrorCode, InputError, RowError
 from scorer.lines import LONGEST_LINE, Digest, End, Lines, Piece, pieces
-from scorer.records import BadLine, Record, line_id, parse_line
+from scorer.record_line import line_id, parse_line
+from scorer.records import BadLine, Record
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

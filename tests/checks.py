@@ -14,7 +14,7 @@ import msgspec
 
 from scorer.check import SCENARIOS, Kind, Outcome, Scenario, run
 from scorer.check_subject import QUICK, Level, Subject, make_subject
-from scorer.records import parse_line
+from scorer.record_line import parse_line
 from scorer.scoring import Scorer
 from tests import commands
 

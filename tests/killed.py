@@ -18,7 +18,7 @@ from typing import Any
 
 from scorer import cli, job_run, manifest, output, scoring, workers
 from scorer.progress import Reporter
-from scorer.records import parse_line
+from scorer.record_line import parse_line
 from tests.model_free import ModelFreeReader, model_free
 
 WRITING, REPLACING = 1, 2

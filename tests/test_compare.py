@@ -24,7 +24,8 @@ from scorer.compare_rows import CompareRow, decode_rows, encode_row
 from scorer.errors import ErrorCode, InputError, RowError
 from scorer.measures import Measures
 from scorer.orderings import Orders
-from scorer.records import BadLine, Record, parse_line
+from scorer.record_line import parse_line
+from scorer.records import BadLine, Record
 from scorer.reduction import finish, reduce_host
 from scorer.rows import Score
 from scorer.scoring import Scorer

@@ -24,7 +24,8 @@ from scorer.orderings import (
     reordered,
     softmaxes,
 )
-from scorer.records import BadLine, Record, parse_line
+from scorer.record_line import parse_line
+from scorer.records import BadLine, Record
 
 
 def record(**fields: object) -> Record:

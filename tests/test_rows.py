@@ -14,7 +14,8 @@ from msgspec import UNSET
 
 from scorer.errors import ErrorCode, InputError
 from scorer.jsonline import MAX_DEPTH
-from scorer.records import Record, parse_line
+from scorer.record_line import parse_line
+from scorer.records import Record
 from scorer.rows import (
     Failure,
     OptionScore,

@@ -15,7 +15,8 @@ import torch
 
 from scorer.errors import IsolationError
 from scorer.orderings import Orders, reordered
-from scorer.records import Record, parse_line
+from scorer.record_line import parse_line
+from scorer.records import Record
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import BatchShape
