@@ -15,8 +15,15 @@ import pytest
 import torch
 
 from scorer.reader import InFlight, Reader
+from scorer.scoring import Scorer
 from tests.commands import PROGRAM, REPO, Bench, read_rows, refused, run, write_lines
 from tests.models import copy_model, edit_config, edit_weights, environment
+
+
+class TritonError(Exception):
+    """Triton's own error, where there is no Triton."""
+
+    __module__ = "triton.runtime.errors"
 
 
 def many(bench: Bench, count: int = 400) -> Path:
@@ -79,6 +86,8 @@ def test_shards_and_resume_from_the_command_line(bench: Bench) -> None:
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"
         ),
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        TritonError("out of resource: shared memory, Required: 999999"),
     ],
     ids=lambda error: str(error)[:20],
 )
@@ -105,6 +114,26 @@ def test_a_device_that_fails_in_the_middle_of_a_job(
     refused(done, f"; {len(rows)} of 400 rows are in {out}; the same command with --resume", 4)
     assert run(*command, "-o", out, "--resume").code == 0
     assert out.read_bytes() == whole
+
+
+def test_a_fault_of_ours_is_none_of_the_device(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("our own mistake")
+
+    monkeypatch.setattr(Reader, "_launch_piece", fail)
+    with pytest.raises(ValueError, match="our own mistake"):
+        list(Scorer(bench.model, device="cpu").score([{"prompt": "x", "logprobs": 0}]))
+
+
+def test_weights_that_do_not_fit_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "isfinite", fail)  # what is made of them, in its turn
+    done = bench.score()
+    refused(done, "GiB in torch.float32) don't fit on cpu with what is made of them", 4)
 
 
 def test_reads_with_nonfinite_logits_are_the_only_ones_to_fail(
