@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scorer import __version__
 from scorer.manifest import cuda_fields, environment_fields, host_fields, library_versions
+from scorer.processor import cpu_flags
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -60,13 +59,3 @@ def _nvrtc() -> Json:
     except ImportError:
         return None
     return ".".join(map(str, nvrtc.getVersion()))
-
-
-def cpu_flags() -> tuple[str, ...]:
-    """Return the processor's instruction-set flags, sorted; empty where the system tells none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return tuple(sorted(set(found[1].split()))) if found else ()

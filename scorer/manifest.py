@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scorer.output import replace_file
+from scorer.processor import cpu_model
 
 if TYPE_CHECKING:
     from scorer.model import Qwen3
@@ -96,8 +97,6 @@ _PRODUCTS = (
 )
 _WORKSPACES = ("cublas_workspace_size", "cublaslt_workspace_size")
 
-_CPU_INFO = Path("/proc/cpuinfo")
-
 
 def canonical_json(value: Json) -> bytes:
     """Return the one UTF-8 spelling of a JSON value that hashes are taken over."""
@@ -150,38 +149,12 @@ def host_fields() -> dict[str, Json]:
     return {
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "mkldnn": bool(onednn.enabled),
         "float32_precision": _precision(onednn.matmul),
     }
-
-
-def _cpu_model() -> str:
-    """Return the CPU's name and instruction-set flags, which libraries choose kernels by."""
-    try:
-        return cpu_model(_CPU_INFO.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        pass  # not Linux
-    query = ["sysctl", "-n", "machdep.cpu.brand_string"]
-    try:
-        name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        name = platform.processor() or "unknown"
-    return f"{name}, {platform.platform()}"  # on macOS the system holds the library of products
-
-
-def cpu_model(cpuinfo: str) -> str:
-    """Return what Linux's /proc/cpuinfo says of a CPU, x86 or ARM: names, and a hash of flags."""
-    wanted = (
-        r"^(model name|cpu family|model|stepping|flags|Features|"
-        r"CPU (?:implementer|architecture|variant|part|revision))\s*:\s*(.*)$"
-    )
-    fields = dict(re.findall(wanted, cpuinfo, re.MULTILINE))
-    flags = f"{fields.pop('flags', '')} {fields.pop('Features', '')}".split()
-    digest = hashlib.sha256(" ".join(sorted(flags)).encode()).hexdigest()
-    return ", ".join([*(fields[key] for key in sorted(fields)), f"flags {digest[:16]}"])
 
 
 def cuda_fields() -> dict[str, Json]:

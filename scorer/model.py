@@ -2,15 +2,15 @@
 
 transformers loads the weights. On the CPU it runs the layers too, with an attention over segments
 that is registered under a name of its own and an activation that knows no places; on CUDA
-``Forward`` runs them. A plain transformers
-model in the same process is untouched by either. The lm_head gives float32 logits.
+``Forward`` runs them. A plain transformers model in the same process is untouched by either. The
+lm_head gives float32 logits.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,9 +20,9 @@ import torch
 from scorer import tiles
 from scorer.checkpoint import Checkpoint
 from scorer.device import MINIMUM_CAPABILITY
-from scorer.environment import cpu_flags
 from scorer.errors import DeviceError, ModelError, UsageError
 from scorer.pieces import InPieces
+from scorer.processor import cpu_flags
 from scorer.shapes import BatchShape, Layout, max_segments
 
 if TYPE_CHECKING:
@@ -323,11 +323,16 @@ def _draw(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, seed
         torch.set_default_dtype(default)
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a CUDA device torch's current one; nothing for the CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 @contextmanager
 def _fitting(model: Any, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Turn a lack of memory for a model's weights into DeviceError."""
     try:
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with on_device(device):
             yield
     except torch.OutOfMemoryError as error:
         size = sum(parameter.nbytes for parameter in model.parameters())

@@ -11,7 +11,7 @@ CUDA one more is queued meanwhile, so that the device has no pause between two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +21,7 @@ import torch
 
 from scorer.errors import DeviceError, UsageError
 from scorer.manifest import Json, sha256_of
-from scorer.model import Qwen3
+from scorer.model import Qwen3, on_device
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
 from scorer.reduction_plan import MAX_DEVICE_K
 from scorer.selftest import SelfTests
@@ -236,9 +236,8 @@ class Reader:
 
         Turns what torch and Triton raise when it fails into DeviceError. tokens: of the forward.
         """
-        device = self.model.device
         try:
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            with on_device(self.model.device):
                 yield
         except Exception as error:
             fault = self._fault(error, tokens)

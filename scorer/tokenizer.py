@@ -12,7 +12,7 @@ Whatever would make the two differ, or would lose text, is refused by name when 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,12 +41,16 @@ class _Bpe(msgspec.Struct, frozen=True):
 class TokenText:
     """One token as people read it: ``raw`` is exact, ``text`` is its UTF-8 reading.
 
-    A token may hold part of a character; in ``text`` that part is U+FFFD. values: of ``raw``.
+    A token may hold part of a character; in ``text`` that part is U+FFFD. values: of ``raw``, made
+    once, as every row with the token has them.
     """
 
     text: str
     raw: bytes
-    values: tuple[int, ...]
+    values: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.raw))
 
 
 def _byte_level(*, use_regex: bool, trim_offsets: bool) -> dict[str, Any]:
@@ -249,7 +253,7 @@ class Tokenizer:
             else:
                 alphabet = self._alphabet
                 raw = bytes([alphabet[char] for char in self._tokens[token_id] or ""])
-            known = TokenText(raw.decode(errors="replace"), raw, tuple(raw))
+            known = TokenText(raw.decode(errors="replace"), raw)
             self._token_text[token_id] = known
         return known
 

@@ -30,7 +30,7 @@ class Names:
     """A prompter that only knows what its ten tokens are called: t0 … t9."""
 
     def token_text(self, ids: Iterable[int]) -> list[TokenText]:
-        return [TokenText(f"t{token_id}", b"t%d" % token_id, (116,)) for token_id in ids]
+        return [TokenText(f"t{token_id}", b"t%d" % token_id) for token_id in ids]
 
 
 PROMPTER = cast(Prompter, Names())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -521,9 +523,9 @@ def test_on_a_gpu_busy_time_and_memory_are_measured(prompts: str) -> None:
     check_figures(report)
     (comparison,) = report["comparisons"]
     for figure in comparison["figures"]:
-        # Kernels are timed apart from the clock, and take many times as long while other tests use
-        # the GPU: nothing is said of the most here.
-        assert figure["gpu_busy"] > 0.01
+        # Kernels are timed apart from the clock, so that noise may take the share past 1; by how
+        # much, nobody can say where other tests use the GPU at the same time.
+        assert 0.01 < figure["gpu_busy"] < (inf if "PYTEST_XDIST_WORKER" in os.environ else 1.1)
         assert figure["peak_memory_bytes"] > report["weights_bytes"]
         assert figure["largest_difference"] < 0.2
     assert comparison["packed_over"]["one_at_a_time"] > 2

@@ -346,9 +346,8 @@ def test_scores_that_are_left_or_mixed_meet_no_others(checkpoint: Path) -> None:
     assert [encode_score(row) for _, row in both] == backwards
 
 
-def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: Path) -> None:
-    model = load(checkpoint)
-    reader = Reader(
+def reader_of(model: Qwen3, *, share: bool = False, graphs: bool = True) -> Reader:
+    return Reader(
         model,
         BatchShape(512, 32),
         alone=False,
@@ -356,7 +355,14 @@ def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: 
         numerics={},
         cache=None,
         reduction="device",
+        share=share,
+        graphs=graphs,
     )
+
+
+def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: Path) -> None:
+    model = load(checkpoint)
+    reader = reader_of(model)
     rng = np.random.default_rng(5)
 
     def asking(length: int, rows: int, targets: int, k: int) -> Read:
@@ -395,17 +401,8 @@ def test_more_batches_in_flight_than_planned_keep_their_own_results(checkpoint: 
 def test_what_is_no_number_is_the_same_error_shared_and_apart(checkpoint: Path) -> None:
     """An overflow reaches rows before it in its tile, and tiles lie otherwise behind a prefix."""
     model = load(checkpoint)
-    reader = Reader(
-        model,
-        BatchShape(512, 32),
-        alone=False,
-        n_ids=5000,
-        numerics={},
-        cache=None,
-        reduction="device",
-        share=True,
-        graphs=False,  # they would keep the embedding that they were recorded with
-    )
+    # Graphs would keep the embedding that they were recorded with.
+    reader = reader_of(model, share=True, graphs=False)
     reader.results(reader.launch(batch_of([60, 170], 512, 1)))  # the self-test, while all is well
     bad = 4999
     assert model._forward is not None

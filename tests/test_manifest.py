@@ -16,7 +16,6 @@ from scorer.checkpoint import find_checkpoint
 from scorer.manifest import (
     Json,
     canonical_json,
-    cpu_model,
     hash_files,
     library_versions,
     numerics_fields,
@@ -196,7 +195,7 @@ def test_torchs_newer_settings_of_precision_are_in_the_key(qwen: Qwen3) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("_cpu_model", lambda: "another CPU"),
+        ("cpu_model", lambda: "another CPU"),
         ("hash_files", lambda _: "another source"),
         ("software_fields", lambda: {"torch": "9.9"}),
     ],
@@ -207,38 +206,6 @@ def test_the_key_changes_with_the_machine(
     before = key(qwen)
     monkeypatch.setattr(manifest, name, value)
     assert key(qwen) != before
-
-
-ARM = """processor\t: 0
-BogoMIPS\t: 243.75
-Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics{more}
-CPU implementer\t: 0x41
-CPU architecture: 8
-CPU variant\t: 0x{variant}
-CPU part\t: 0x{part}
-CPU revision\t: 1
-"""
-
-
-def test_a_cpu_is_known_by_name_and_flags() -> None:
-    x86 = "model name\t: A CPU\nstepping\t: 1\nflags\t\t: fpu sse avx2\nbugs\t: none\n"
-    told = [
-        cpu_model(text)
-        for text in (
-            x86,
-            x86.replace("avx2", "avx2 amx_bf16"),
-            x86.replace("A CPU", "Another"),
-            ARM.format(more="", variant=3, part="d0c"),
-            ARM.format(more=" sve bf16", variant=3, part="d0c"),
-            ARM.format(more="", variant=1, part="d0c"),
-            ARM.format(more="", variant=3, part="d4f"),
-        )
-    ]
-
-    assert len(set(told)) == len(told)
-    assert told[0].startswith("A CPU, 1, flags ")
-    assert cpu_model(x86.replace("fpu sse", "sse fpu")) == told[0]
-    assert "0xd0c" in told[3]
 
 
 def test_the_key_changes_with_the_frequencies_of_the_rotation(
