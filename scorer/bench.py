@@ -53,8 +53,8 @@ _PROFILED_ALONE = 20
 class _Turns:
     """One way of scoring one workload: which of its reads, and what became of each round.
 
-    failure: why there are no more rounds. busy: seconds in which the GPU ran something, over the
-    tokens of the reads that were profiled.
+    failure: why there are no more rounds. busy_per_token: seconds in which the GPU ran something,
+    over the tokens computed, padding and filler included, while it was profiled.
     """
 
     way: Way
@@ -234,7 +234,7 @@ def _time(one: _Turns, device: torch.device) -> None:
 
 
 def _profile(one: _Turns, workload: Workload, tokens: int) -> None:
-    """Measure how long the GPU is busy with a token, on the first few forwards' worth of reads."""
+    """Measure how long the GPU is busy with a computed token, on some forwards' worth of reads."""
     from scorer.instruments import kernel_seconds
 
     if one.failure is not None:
@@ -244,8 +244,9 @@ def _profile(one: _Turns, workload: Workload, tokens: int) -> None:
     else:
         mean = workload.tokens / len(workload.reads)
         some = one.indices[: round(_PROFILED_FORWARDS * tokens / mean)]
-    busy = kernel_seconds(lambda: one.run(some))
-    one.busy_per_token = busy / sum(len(workload.reads[index]) for index in some)
+    profiled: list[Run] = []
+    busy = kernel_seconds(lambda: profiled.append(one.run(some)))
+    one.busy_per_token = busy / profiled[0].forward_tokens
 
 
 def _compared(
@@ -295,7 +296,7 @@ def _figure(one: _Turns, packed: _Turns, parameters: int, ceiling: float) -> Fig
         tokens_per_second=rate,
         share_of_ceiling=share_of_ceiling(parameters, rate * computed / one.tokens, ceiling),
         fill=computed / one.last.forward_tokens,
-        gpu_busy=busy * rate if busy else None,
+        gpu_busy=busy * one.last.forward_tokens / median(one.seconds) if busy else None,
         gpu_busy_reason=None if busy else _why_no_busy(busy),
         peak_memory_bytes=one.peak,
         largest_difference=float(np.abs(one.last.logprobs - expected).max()),

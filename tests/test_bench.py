@@ -314,6 +314,34 @@ def test_busy_time_is_of_kernels_and_copies() -> None:
     assert instruments.busy_seconds(json.dumps({"traceEvents": events}).encode()) == 60e-6
 
 
+def test_a_forward_part_empty_keeps_the_gpu_as_busy(
+    started: bench_start.Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that nearly fill a forward: a profiled run's last forward holds hardly any."""
+    reader = started.reader
+    workload = workloads.make(
+        "60", reader.shape, forwards=50, n_ids=reader.n_ids, max_tokens=600, seed=3
+    )
+
+    forwards: list[int] = []
+
+    def pretended(indices: Sequence[int]) -> baselines.Run:
+        forwards.append(-(-len(indices) // 4))  # 4 reads of 60 tokens in 256
+        return baselines.Run(np.zeros((len(indices), 1)), forwards[-1], forwards[-1] * 256)
+
+    def kernels(run: Callable[[], object]) -> float:
+        run()
+        return 0.5 * forwards[-1]
+
+    one = bench._Turns("packed", range(len(workload.reads)), workload.tokens, pretended)
+    one.last = pretended(one.indices)
+    one.seconds = [float(one.last.forwards)]  # a second each, half of it busy
+    monkeypatch.setattr(instruments, "kernel_seconds", kernels)
+    bench._profile(one, workload, 256)
+
+    assert bench._figure(one, one, 1, 1.0).gpu_busy == pytest.approx(0.5, rel=1e-9)
+
+
 def test_a_trace_of_torch_without_kernels_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
