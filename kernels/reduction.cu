@@ -26,7 +26,7 @@
 // No operation may flush subnormal logits to zero, and CuPy compiles with -ftz=true, which can't be
 // undone. So every float operation on logits is either PTX, where only .ftz flushes, or on bits.
 //
-// scorer/device.py puts the constants that it shares with this text (SCORER_...) before it.
+// scorer/cuda/device.py puts the constants that it shares with this text (SCORER_...) before it.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         ScorerError,
         UsageError,
     )
+    from scorer.records.source import Source
     from scorer.rows import OptionScore, Score, TokenScore
     from scorer.scoring import Scorer
-    from scorer.source import Source
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {"OptionScore": "rows", "Score": "rows", "TokenScore": "rows", "Scorer": "scoring"}
-_MODULES |= {"Source": "source"}
+_MODULES |= {"Source": "records.source"}
 
 
 def __getattr__(name: str) -> object:

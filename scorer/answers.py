@@ -20,8 +20,9 @@ from scorer.asks import Ask
 from scorer.entries import Entries, zero_probability
 from scorer.errors import ErrorCode, RowError
 from scorer.numeric import exps
-from scorer.prompts import Prepared, Prompter
-from scorer.records import BadLine, Record
+from scorer.prompts.prompter import Prepared, Prompter
+from scorer.prompts.words import ID_BYTES, packed, unpacked
+from scorer.records.record import BadLine, Record
 from scorer.rows import (
     Failure,
     OptionScore,
@@ -32,7 +33,6 @@ from scorer.rows import (
 )
 from scorer.shapes import Read
 from scorer.tables import ReadResult
-from scorer.words import ID_BYTES, packed, unpacked
 
 LOW_LABEL_MASS = 0.5
 """Label mass below which a row warns that the labels are not what the model wants to answer."""

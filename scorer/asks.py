@@ -7,9 +7,9 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
+from scorer.prompts.words import ID_BYTES
 from scorer.reduction import RowRequests
 from scorer.shapes import IntArray, Read
-from scorer.words import ID_BYTES
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -143,11 +143,11 @@ def score(
     ] = False,
 ) -> None:
     """Score every record of a JSONL file, in input order."""
-    from scorer.job import Job, cache_dir, summary_json
+    from scorer.job.job import Job, cache_dir, summary_json
+    from scorer.job.shard import Shard
     from scorer.progress import Reporter
+    from scorer.records.source import Source
     from scorer.scoring import Scorer
-    from scorer.shard import Shard
-    from scorer.source import Source
 
     out = None if output == "-" else Path(output)
     if manifest is None and out is not None:
@@ -251,13 +251,13 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="All figures as one JSON line.")] = False,
 ) -> None:
     """Ask every question in several orders of its options, and report what the order did."""
-    from scorer.compare_job import Outcome, conclude_from, rehearse, run
-    from scorer.job import Job, cache_dir
-    from scorer.orderings import Orders
+    from scorer.compare.job import Outcome, conclude_from, rehearse, run
+    from scorer.compare.orderings import Orders
+    from scorer.compare.thresholds import Threshold
+    from scorer.job.job import Job, cache_dir
     from scorer.progress import Reporter
+    from scorer.records.source import Source
     from scorer.scoring import Scorer
-    from scorer.source import Source
-    from scorer.thresholds import Threshold
 
     thresholds = [Threshold.parse(text) for text in fail_if or ()]
     outcome = Outcome(
@@ -361,10 +361,10 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="All results as one JSON line.")] = False,
 ) -> None:
     """Prove, on this machine with this model, that scores are bitwise reproducible."""
-    from scorer.check import SCENARIOS, choose
+    from scorer.check.run import SCENARIOS, choose
 
     if list_:
-        from scorer.check_report import listing
+        from scorer.check.report import listing
 
         _put(listing(SCENARIOS), end="")
         return
@@ -373,13 +373,13 @@ def check(
     if quick and full:
         raise UsageError("--quick does less, --full does more: take one")
     scenarios = choose(only or (), skip or ())
-    from scorer.against import Earlier
-    from scorer.check_job import Report, bundled_examples, check_against
-    from scorer.check_job import check as check_records
-    from scorer.check_subject import FULL, NORMAL, QUICK
+    from scorer.check.against import Earlier
+    from scorer.check.job import Report, bundled_examples, check_against
+    from scorer.check.job import check as check_records
+    from scorer.check.subject import FULL, NORMAL, QUICK
     from scorer.progress import Reporter
+    from scorer.records.source import Source
     from scorer.scoring import Scorer
-    from scorer.source import Source
 
     document = Report(report, force_new, json)
     document.check()
@@ -413,7 +413,7 @@ def check(
             )
         earlier = Earlier.read(against)
         with Source(source if source is not None else earlier.input_name()) as records:
-            from scorer.job import cache_dir
+            from scorer.job.job import cache_dir
 
             options = earlier.options(given)
             scorer = Scorer(model, revision=revision, cache=cache_dir(), **options)
@@ -430,7 +430,7 @@ def diff(
     json: Annotated[bool, typer.Option("--json", help="All results as one JSON line.")] = False,
 ) -> None:
     """Compare two files of scores bit by bit and record by record, without a model."""
-    from scorer.diff import diff as compare_files
+    from scorer.check.diff import diff as compare_files
     from scorer.progress import Reporter
 
     difference = compare_files(before, after)
@@ -487,10 +487,10 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="All figures as one JSON line.")] = False,
 ) -> None:
     """Time isolated reads beside plain transformers, side by side in one run; needs no weights."""
-    from scorer.bench import run
-    from scorer.bench_report import check_path, draw, show
+    from scorer.bench.report import check_path, draw, show
+    from scorer.bench.run import run
+    from scorer.bench.workloads import Orderings
     from scorer.progress import Reporter
-    from scorer.workloads import Orderings
 
     if plot is not None:
         check_path(plot)
@@ -529,9 +529,9 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show what one record becomes: rendered text, token ids, labels and their ids."""
+    from scorer.records.source import Source
     from scorer.scoring import Scorer
     from scorer.show import as_text, describe, show_line
-    from scorer.source import Source
 
     with Source(source) as records:
         scorer = Scorer(
@@ -603,7 +603,7 @@ def _keep_streams_apart() -> None:
 
 def main() -> NoReturn:
     """Run the command line; whatever stops it becomes one line on stderr and an exit code."""
-    from scorer.stopping import terminate
+    from scorer.job.stopping import terminate
 
     _keep_streams_apart()
     code = 0

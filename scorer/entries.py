@@ -10,7 +10,7 @@ from scorer.errors import ErrorCode, RowError
 from scorer.rows import TokenScore
 
 if TYPE_CHECKING:
-    from scorer.prompts import Prompter
+    from scorer.prompts.prompter import Prompter
     from scorer.tables import ReadResult
 
 

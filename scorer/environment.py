@@ -32,7 +32,7 @@ def describe_environment() -> dict[str, Json]:
     """Return versions, settings, processor and accelerator as they are now."""
     import torch
 
-    from scorer.device import source_sha256
+    from scorer.cuda.device import source_sha256
 
     return {
         "scorer": __version__,

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scorer.output import replace_file
+from scorer.job.output import replace_file
 from scorer.processor import cpu_model
 
 if TYPE_CHECKING:
@@ -31,29 +31,29 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 _CHUNK = 64 * 2**20
 
 _COMPUTES = (
-    "answers",
-    "asks",
-    "attention",
-    "blocks",
-    "device",
-    "entries",
-    "forward",
-    "fused",
-    "graphs",
-    "head",
-    "model",
-    "numeric",
-    "orderings",
-    "packing",
-    "pieces",
-    "probes",  # compute nothing, but a remembered self-test is one of these very probes
-    "reader",
-    "reduction",
-    "reduction_plan",
-    "selftest",
-    "shapes",
-    "tables",
-    "tiles",
+    "answers.py",
+    "asks.py",
+    "compare/blocks.py",
+    "compare/orderings.py",
+    "cuda/attention.py",
+    "cuda/device.py",
+    "cuda/forward.py",
+    "cuda/fused.py",
+    "cuda/graphs.py",
+    "cuda/head.py",
+    "cuda/reduction_plan.py",
+    "cuda/tiles.py",
+    "entries.py",
+    "model.py",
+    "numeric.py",
+    "packing.py",
+    "pieces.py",
+    "probes.py",  # compute nothing, but a remembered self-test is one of these very probes
+    "reader.py",
+    "reduction.py",
+    "selftest.py",
+    "shapes.py",
+    "tables.py",
 )
 """Our own modules between token ids and scores, and between scores and their averages."""
 
@@ -227,7 +227,7 @@ def numerics_fields(
     """Return everything that may change a bit of a score; its hash is the numerics key."""
     import torch
 
-    from scorer.device import source_sha256
+    from scorer.cuda.device import source_sha256
 
     where = cuda_fields() if model.device.type == "cuda" else host_fields()
     return {
@@ -244,7 +244,7 @@ def numerics_fields(
         "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "reduction": reduction,
         "kernels_sha256": source_sha256("reduction") if reduction == "device" else None,
-        "code_sha256": hash_files(Path(__file__).with_name(f"{name}.py") for name in _COMPUTES),
+        "code_sha256": hash_files(Path(__file__).parent / name for name in _COMPUTES),
         "environment": environment_fields(),
         **software_fields(),
         **where,

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from scorer import tiles
 from scorer.checkpoint import Checkpoint
-from scorer.device import MINIMUM_CAPABILITY
+from scorer.cuda import tiles
+from scorer.cuda.device import MINIMUM_CAPABILITY
 from scorer.errors import DeviceError, ModelError, UsageError
 from scorer.pieces import InPieces
 from scorer.processor import cpu_flags
 from scorer.shapes import BatchShape, Layout, max_segments
 
 if TYPE_CHECKING:
-    from scorer.forward import Forward
+    from scorer.cuda.forward import Forward
 
 ATTENTION = "scorer_packed"
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -208,7 +208,7 @@ def _forward_of(model: Any, checkpoint: Checkpoint) -> Forward:
             f"{MINIMUM_CAPABILITY[1]}; use --device cpu"
         )
     try:
-        from scorer.forward import Forward
+        from scorer.cuda.forward import Forward
     except ImportError as error:
         raise DeviceError(
             f"CUDA needs Triton, which comes with PyTorch's CUDA builds on Linux ({error}): "

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
+from scorer.cuda.reduction_plan import MAX_DEVICE_K
 from scorer.errors import DeviceError, UsageError
 from scorer.manifest import Json, sha256_of
 from scorer.model import Qwen3, on_device
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
-from scorer.reduction_plan import MAX_DEVICE_K
 from scorer.selftest import SelfTests
 from scorer.shapes import Batch, BatchShape, IntArray
 from scorer.tables import (
@@ -36,7 +36,7 @@ from scorer.tables import (
 )
 
 if TYPE_CHECKING:
-    from scorer.head import Head
+    from scorer.cuda.head import Head
 
 ReductionPlace = Literal["host", "device"]
 ReductionName = Literal["auto", "host", "device"]
@@ -208,7 +208,7 @@ class Reader:
         return self._free.pop() if self._free else self._new_head()
 
     def _new_head(self) -> Head:
-        from scorer.head import Head
+        from scorer.cuda.head import Head
 
         return Head(self.model, rows=self.shape.rows, n_ids=self.n_ids)
 

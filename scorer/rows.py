@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from scorer.errors import InputError, RowError
-from scorer.jsonline import MAX_DEPTH, check_text
-from scorer.source import at_line, reading
+from scorer.records.jsonline import MAX_DEPTH, check_text
+from scorer.records.source import at_line, reading
 
 # What a row is made of holds no cycles, so that the garbage collector need not count it: it would
 # stop to look through all that Python holds while the device waits.

@@ -23,23 +23,23 @@ import msgspec
 
 from scorer.answers import Plan
 from scorer.errors import DeviceError, InputError, ModelError, RowError, UsageError
-from scorer.hands import Hands, Here, one_ahead
-from scorer.host import Host, HostSettings
-from scorer.labels import LabelSet
-from scorer.record_line import parse_line
-from scorer.records import MAX_TOP_K, BadLine, Record
+from scorer.prompts.labels import LabelSet
+from scorer.prompts.templates import default_question_template
+from scorer.records.record import MAX_TOP_K, BadLine, Record
+from scorer.records.record_line import parse_line
 from scorer.rows import Score
 from scorer.shapes import BatchShape
-from scorer.templates import default_question_template
 from scorer.turns import Chunk, Turns
+from scorer.workers.hands import Hands, Here, one_ahead
+from scorer.workers.host import Host, HostSettings
 
 if TYPE_CHECKING:
     from scorer.asks import Ask
-    from scorer.host import Rows
-    from scorer.lines import Lines
     from scorer.manifest import Json
     from scorer.model import DeviceName, DtypeName
     from scorer.reader import Reader, ReductionName
+    from scorer.records.lines import Lines
+    from scorer.workers.host import Rows
 
 Isolation = Literal["packed", "alone"]
 
@@ -223,7 +223,7 @@ class Scorer:
         """Return who does the host's work for ``write``: so many processes, or this one for 0."""
         if not workers:
             return Here(Host(self.prompter, self._host_settings))
-        from scorer.workers import Workers
+        from scorer.workers.pool import Workers
 
         return Workers(self._host_settings, workers)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scorer.answers import Plan
 from scorer.errors import RowError, UsageError
 from scorer.progress import printable
-from scorer.source import Source, at_line
+from scorer.records.source import Source, at_line
 
 if TYPE_CHECKING:
     from scorer.manifest import Json

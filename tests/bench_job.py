@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from threading import Thread
 
-from scorer.job import Job
+from scorer.job.job import Job
 from scorer.progress import Reporter
 from scorer.reader import InFlight, Reader
+from scorer.records.source import Source
 from scorer.shapes import Batch
-from scorer.source import Source
 from tests.bench_reads import make_scorer
 from tests.soak import WORDS, resident_mb
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from scorer import workloads
-from scorer.instruments import product_rate, traced
+from scorer.bench import workloads
+from scorer.bench.instruments import product_rate, traced
+from scorer.bench.sizes import SIZES, layer_parameters
 from scorer.packing import Packer
 from scorer.shapes import BatchShape
-from scorer.sizes import SIZES, layer_parameters
 from tests.bench_reads import make_scorer
 
 KINDS = {

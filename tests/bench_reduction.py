@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from scorer.device import DeviceReducer
-from scorer.instruments import traced
+from scorer.bench.instruments import traced
+from scorer.cuda.device import DeviceReducer
 from scorer.reduction import RowRequests
 
 VOCABULARY, IDS, HIDDEN = 151_936, 151_669, 2560  # Qwen3-4B

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scorer import baselines, workloads
-from scorer.bench_start import SEED
-from scorer.sizes import SIZES
+from scorer.bench import baselines, workloads
+from scorer.bench.sizes import SIZES
+from scorer.bench.start import SEED
 from tests.bench_reads import make_scorer
 
 

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import msgspec
 
-from scorer.check import SCENARIOS, Kind, Outcome, Scenario, run
-from scorer.check_subject import QUICK, Level, Subject, make_subject
-from scorer.record_line import parse_line
+from scorer.check.run import SCENARIOS, Kind, Outcome, Scenario, run
+from scorer.check.subject import QUICK, Level, Subject, make_subject
+from scorer.records.record_line import parse_line
 from scorer.scoring import Scorer
 from tests import commands
 
@@ -51,7 +51,7 @@ def in_this_process(
 
 def outcome_of(subject: Subject, scenarios: Sequence[Scenario] = SCENARIOS) -> Outcome:
     """Run scenarios; a new process is one in this process."""
-    with patch("scorer.check_process.subprocess.run", in_this_process):
+    with patch("scorer.check.fresh_process.subprocess.run", in_this_process):
         return list(run(subject, scenarios, lambda _: nullcontext()))[-1]
 
 

@@ -16,9 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scorer import cli, job_run, manifest, output, scoring, workers
+from scorer import cli, manifest, scoring
+from scorer.job import output
+from scorer.job import run as job_run
 from scorer.progress import Reporter
-from scorer.record_line import parse_line
+from scorer.records.record_line import parse_line
+from scorer.workers import pool as workers
 from tests.model_free import ModelFreeReader, model_free
 
 WRITING, REPLACING = 1, 2

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scorer.device import DeviceReducer
+from scorer.cuda.device import DeviceReducer
 from scorer.reduction import RawReduction
 from tests.reduction_cases import Case, fixture_cases
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from scorer.sizes import SIZES
+from scorer.bench.sizes import SIZES
 
 
 def write_random_config(folder: Path, tokenizer: Path, *, shape: str, vocab_size: int) -> None:

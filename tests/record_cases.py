@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from scorer.record_line import parse_line
-from scorer.records import BadLine, Record
+from scorer.records.record import BadLine, Record
+from scorer.records.record_line import parse_line
 
 
 def line(**fields: object) -> bytes:

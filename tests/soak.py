@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scorer.job import Job
+from scorer.job.job import Job
 from scorer.progress import Reporter
+from scorer.records.source import Source
 from scorer.shapes import BatchShape
-from scorer.source import Source
 from tests.model_free import ModelFreeReader, model_free, write_tokenizer_only
 
 REPO = Path(__file__).resolve().parent.parent

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scorer.against import Earlier
-from scorer.diff import diff
+from scorer.check.against import Earlier
+from scorer.check.diff import diff
 from scorer.errors import InputError, UsageError
 from tests.commands import RECORDS, Bench, Done, read_rows, refused, run, write_lines
 

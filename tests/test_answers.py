@@ -13,15 +13,15 @@ from msgspec import UNSET
 
 from scorer.answers import MAX_ENTRIES, Plan, answer, failed, plan, prompt_sha256
 from scorer.errors import ErrorCode, RowError
-from scorer.labels import PreparedOption
 from scorer.numeric import ln
-from scorer.prompts import Prepared, PreparedTarget, Prompter
-from scorer.records import BadLine, Record
+from scorer.prompts.labels import PreparedOption
+from scorer.prompts.prompter import Prepared, PreparedTarget, Prompter
+from scorer.prompts.tokenizer import TokenText
+from scorer.prompts.words import packed
+from scorer.records.record import BadLine, Record
 from scorer.reduction import finish, reduce_host
 from scorer.rows import Score, encode_score
 from scorer.tables import ReadResult, split_results
-from scorer.tokenizer import TokenText
-from scorer.words import packed
 
 VOCABULARY = 10
 

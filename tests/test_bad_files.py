@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import lines
 from scorer.errors import InputError
-from scorer.records import BadLine, Record
-from scorer.source import Counts, Source
+from scorer.records import lines
+from scorer.records.record import BadLine, Record
+from scorer.records.source import Counts, Source
 from tests.commands import REPO, Bench, run
 
 DATA = REPO / "tests" / "data"
@@ -179,7 +179,7 @@ def test_zstd_that_is_missing_says_how_to_get_it(
 ) -> None:
     path = tmp_path / "in.jsonl.zst"
     path.write_bytes(b"")
-    monkeypatch.setattr("scorer.compression._zstd", lambda: None)
+    monkeypatch.setattr("scorer.records.compression._zstd", lambda: None)
     with pytest.raises(InputError, match=r"pip install 'scorer\[zstd\]', or decompress the file"):
         read(path)
 

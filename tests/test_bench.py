@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import baselines, bench, bench_start, instruments, workloads
-from scorer.bench_figures import rate_ratio, share_of_ceiling
+from scorer.bench import baselines, instruments, workloads
+from scorer.bench import run as bench
+from scorer.bench import start as bench_start
+from scorer.bench.figures import rate_ratio, share_of_ceiling
+from scorer.bench.sizes import SIZES, layer_parameters, weightless
+from scorer.bench.workloads import Orderings
 from scorer.errors import DeviceError
 from scorer.progress import Reporter
 from scorer.shapes import BatchShape, Read
-from scorer.sizes import SIZES, layer_parameters, weightless
-from scorer.workloads import Orderings
 from tests.commands import refused, run
 from tests.sharing import share_on_cpu
 

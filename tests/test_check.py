@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import check_plain, check_scenarios, probes, selftest
-from scorer.check import SCENARIOS, Kind, Status, choose
-from scorer.check_subject import FULL, NORMAL, QUICK, NotRunError, Subject
+from scorer import probes, selftest
+from scorer.check import plain as check_plain
+from scorer.check import scenarios as check_scenarios
+from scorer.check.run import SCENARIOS, Kind, Status, choose
+from scorer.check.subject import FULL, NORMAL, QUICK, NotRunError, Subject
+from scorer.check.tally import Tally
 from scorer.errors import DeviceError, InputError, IsolationError, UsageError
-from scorer.tally import Tally
 from tests.checks import NAMES, NEEDS_CUDA, PROOFS, outcome_of, scenario, subject_of
 from tests.conftest import DEMO_MODEL, find_qwen3_tokenizer
 from tests.faults import FAULTS, SHARING_FAULT, Fault, drift, float_atomics

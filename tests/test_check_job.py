@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from scorer import check_job, check_plain
-from scorer.check_subject import Subject
+from scorer.check import job as check_job
+from scorer.check import plain as check_plain
+from scorer.check.subject import Subject
 from scorer.errors import DeviceError
 from tests.checks import NAMES, in_this_process
 from tests.commands import PROGRAM, REPO, Bench, Done, refused, run
@@ -24,7 +25,7 @@ SMALL = ("--device", "cpu", "--tokens-per-forward", "128", "--rows-per-forward",
 
 
 def check(bench: Bench, *options: str | Path) -> Done:
-    with patch("scorer.check_process.subprocess.run", in_this_process):
+    with patch("scorer.check.fresh_process.subprocess.run", in_this_process):
         return run("check", bench.records, "--model", bench.model, *SMALL, *options)
 
 

@@ -19,13 +19,13 @@ import pytest
 from msgspec import UNSET
 
 from scorer.answers import Plan, answer, failed
-from scorer.compare import Comparison, ask, second_pass
-from scorer.compare_rows import CompareRow, decode_rows, encode_row
+from scorer.compare.measures import Measures
+from scorer.compare.orderings import Orders
+from scorer.compare.questions import Comparison, ask, second_pass
+from scorer.compare.rows import CompareRow, decode_rows, encode_row
 from scorer.errors import ErrorCode, InputError, RowError
-from scorer.measures import Measures
-from scorer.orderings import Orders
-from scorer.record_line import parse_line
-from scorer.records import BadLine, Record
+from scorer.records.record import BadLine, Record
+from scorer.records.record_line import parse_line
 from scorer.reduction import finish, reduce_host
 from scorer.rows import Score
 from scorer.scoring import Scorer
@@ -743,8 +743,8 @@ def test_a_manifest_of_other_rows_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_every_key_and_figure() -> None:
-    from scorer.compare_rows import OptionMean, Ordering
-    from scorer.measures import ABOUT
+    from scorer.compare.measures import ABOUT
+    from scorer.compare.rows import OptionMean, Ordering
 
     text = (Path(__file__).parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
     names = [

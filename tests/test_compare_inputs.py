@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scorer.blocks import Collector, Reading
-from scorer.compare_rows import decode_rows
+from scorer.compare.blocks import Collector, Reading
+from scorer.compare.measures import measure
+from scorer.compare.metrics import spread
+from scorer.compare.report import number
+from scorer.compare.rows import decode_rows
+from scorer.compare.stats import Share, interval, resampled
 from scorer.errors import InputError
-from scorer.measures import measure
-from scorer.metrics import spread
-from scorer.report import number
-from scorer.stats import Share, interval, resampled
 from tests.commands import Bench, refused, run, write_lines
 
 ROW: dict[str, Any] = {

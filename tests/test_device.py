@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import device as device_module
-from scorer.device import (
+from scorer.cuda import device as device_module
+from scorer.cuda.device import (
     COMPILE_OPTIONS,
     KERNELS,
     DeviceReducer,
@@ -21,9 +21,7 @@ from scorer.device import (
     source,
     source_sha256,
 )
-from scorer.errors import DeviceError
-from scorer.reduction import RawReduction, RowRequests, reduce_host
-from scorer.reduction_plan import (
+from scorer.cuda.reduction_plan import (
     ENTRY_RESULT,
     HEADER_WORDS,
     MAX_DEVICE_K,
@@ -33,6 +31,8 @@ from scorer.reduction_plan import (
     make_plan,
     read_results,
 )
+from scorer.errors import DeviceError
+from scorer.reduction import RawReduction, RowRequests, reduce_host
 from tests import nvrtc
 from tests.reduction_cases import Case, fixture_cases
 
@@ -54,7 +54,7 @@ def test_the_kernels_compile_without_a_word(dtype: torch.dtype, architecture: st
 
 
 def test_every_kernel_file_is_self_contained() -> None:
-    files = sorted((Path(device_module.__file__).parent.parent / "kernels").glob("*.cu"))
+    files = sorted((Path(device_module.__file__).parents[2] / "kernels").glob("*.cu"))
 
     assert [file.name for file in files] == ["reduction.cu"]
     assert not any("#include" in file.read_text(encoding="utf-8") for file in files)

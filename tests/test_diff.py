@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from scorer.diff import IDS_KEPT, changed_fields, diff
+from scorer.check.diff import IDS_KEPT, changed_fields, diff
+from scorer.check.row_index import RowIndex, key_of
+from scorer.check.row_values import compare_rows, spelled, values_of
+from scorer.check.tally import Tally
 from scorer.errors import InputError
-from scorer.row_index import RowIndex, key_of
-from scorer.row_values import compare_rows, spelled, values_of
 from scorer.rows import (
     Failure,
     OptionScore,
@@ -25,7 +26,6 @@ from scorer.rows import (
     TokenScore,
     encode_score,
 )
-from scorer.tally import Tally
 from tests.commands import Done, refused, run
 
 

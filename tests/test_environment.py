@@ -6,7 +6,8 @@ import platform
 import pytest
 import torch
 
-from scorer import __version__, device
+from scorer import __version__
+from scorer.cuda import device
 from scorer.environment import describe_environment
 from scorer.processor import cpu_flags
 

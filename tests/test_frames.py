@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.frames import Frame
-from scorer.literal import AddedTokenText
-from scorer.skeleton import Question, Skeleton
+from scorer.prompts.frames import Frame
+from scorer.prompts.literal import AddedTokenText
+from scorer.prompts.skeleton import Question, Skeleton
 
 tokens = st.lists(st.text("<|>ab", min_size=2, max_size=4), max_size=4, unique=True)
 literals = st.lists(st.text("<|>ab\n", max_size=6), min_size=1, max_size=4)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from scorer.asks import Ask
 from scorer.checkpoint import find_checkpoint
+from scorer.cuda.tiles import Heads, tile_slots, tiles
 from scorer.errors import DeviceError, ModelError
 from scorer.model import Qwen3
 from scorer.packing import Packer
@@ -23,7 +24,6 @@ from scorer.reader import InFlight, Reader
 from scorer.reduction import Reduced, RowRequests
 from scorer.shapes import Batch, BatchShape, IntArray, Read, last_read, max_segments
 from scorer.tables import ReadResult
-from scorer.tiles import Heads, tile_slots, tiles
 from tests.attention_reference import attend_reference
 from tests.conftest import DEMO_MODEL
 from tests.models import write_model
@@ -55,7 +55,7 @@ def apart(lengths: Sequence[int]) -> IntArray:
 
 def attended(qkv: torch.Tensor, segments: IntArray, heads: Heads, spare: int = 7) -> torch.Tensor:
     """Run the kernel, into memory that held NaN; spare: slots that stay empty."""
-    from scorer.attention import attend
+    from scorer.cuda.attention import attend
 
     tokens = len(qkv)
     slots = tile_slots(tokens, len(segments) + spare, heads)
@@ -174,7 +174,7 @@ def close_to(out: torch.Tensor, exact: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("size", [96, 1024, 2560, 5120])
 def test_norms(size: int) -> None:
-    from scorer.fused import add_rms_norm, rms_norm
+    from scorer.cuda.fused import add_rms_norm, rms_norm
 
     x, residual, weight = random(77, size), random(77, size, seed=1), random(size, seed=2)
     out = torch.full_like(x, float("nan"))
@@ -189,7 +189,7 @@ def test_norms(size: int) -> None:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_are_normalised_and_rotated(name: str) -> None:
-    from scorer.fused import norm_rotate
+    from scorer.cuda.fused import norm_rotate
 
     heads = HEADS[name]
     qkv, weights = (
@@ -211,7 +211,7 @@ def test_heads_are_normalised_and_rotated(name: str) -> None:
 
 
 def test_swiglu() -> None:
-    from scorer.fused import swiglu
+    from scorer.cuda.fused import swiglu
 
     gate, up = random(33, 9728).mul_(6), random(33, 9728, seed=1)
     exact = torch.nn.functional.silu(gate.double()) * up.double()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from scorer import device as device_module
-from scorer.device import DeviceReducer
+from scorer.bench.instruments import traced
+from scorer.cuda import device as device_module
+from scorer.cuda.device import DeviceReducer
+from scorer.cuda.reduction_plan import MAX_DEVICE_K
 from scorer.errors import DeviceError
-from scorer.instruments import traced
 from scorer.reduction import RawReduction, RowRequests, reduce_host
-from scorer.reduction_plan import MAX_DEVICE_K
 from tests.make_reduction_fixtures import device_results, to_torch
 from tests.reduction_cases import (
     KINDS,

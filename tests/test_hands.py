@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from scorer.hands import one_ahead
+from scorer.workers.hands import one_ahead
 
 
 def test_items_come_in_order_until_none() -> None:

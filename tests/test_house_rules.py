@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scorer import device
+from scorer.cuda import device
 from tests import nvrtc
 
 REPO = Path(__file__).resolve().parent.parent

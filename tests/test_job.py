@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from scorer.job import Job
+from scorer.job.job import Job
+from scorer.job.summary import Summary
 from scorer.progress import Reporter
 from scorer.reader import InFlight, Reader
+from scorer.records.source import Source
 from scorer.reduction import RowRequests
 from scorer.rows import RowDigest, encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import Batch
-from scorer.source import Source
-from scorer.summary import Summary
 from scorer.tables import ReadResult, Results
 from tests.commands import (
     RECORDS,

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ErrorCode, RowError
-from scorer.jsonline import MAX_DEPTH, object_fields
+from scorer.records.jsonline import MAX_DEPTH, object_fields
 
 
 def refused(data: bytes) -> RowError:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scorer.errors import ErrorCode, RowError
-from scorer.labels import (
+from scorer.prompts.labels import (
     PreparedOption,
     Tail,
     check_distinct,
@@ -15,7 +15,7 @@ from scorer.labels import (
     letter_labels,
     prefix_clash,
 )
-from scorer.tokenizer import Tokenizer
+from scorer.prompts.tokenizer import Tokenizer
 from tests.tiny_tokenizer import write_tokenizer
 
 Encode = Callable[[str], list[int]]

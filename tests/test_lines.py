@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import lines as lines_module
-from scorer.lines import BOM, Lines, pieces
+from scorer.records import lines as lines_module
+from scorer.records.lines import BOM, Lines, pieces
 
 inputs = st.lists(
     st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"bc", b" ", b"\t", b"{}", b"\x0b", BOM]),

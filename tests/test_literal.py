@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorer.errors import ErrorCode, RowError
-from scorer.literal import AddedTokenText
+from scorer.prompts.literal import AddedTokenText
 
 QWEN = AddedTokenText(["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>"])
 # Tokens that overlap with themselves and each other, and that begin one another.

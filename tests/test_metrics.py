@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from scorer import metrics
-from scorer.blocks import NONE, Block, Collector, Reading
+from scorer.compare import metrics
+from scorer.compare.blocks import NONE, Block, Collector, Reading
+from scorer.compare.measures import ABOUT, Measures, Metric, measure
+from scorer.compare.orderings import Order, cyclic
+from scorer.compare.pride import check_fraction, debias
 from scorer.errors import UsageError
-from scorer.measures import ABOUT, Measures, Metric, measure
-from scorer.orderings import Order, cyclic
-from scorer.pride import check_fraction, debias
 
 
 def reading(

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import ErrorCode, RowError, UsageError
-from scorer.orderings import (
+from scorer.compare.orderings import (
     MAX_ALL,
     Order,
     Orders,
@@ -24,8 +23,9 @@ from scorer.orderings import (
     reordered,
     softmaxes,
 )
-from scorer.record_line import parse_line
-from scorer.records import BadLine, Record
+from scorer.errors import ErrorCode, RowError, UsageError
+from scorer.records.record import BadLine, Record
+from scorer.records.record_line import parse_line
 
 
 def record(**fields: object) -> Record:

@@ -142,9 +142,9 @@ def _run_from_the_wheel(built: Built, folder: Path, code: str) -> str:
 
 def test_the_wheel_finds_its_kernels_without_the_checkout(built: Built, tmp_path: Path) -> None:
     code = (
-        "import scorer.device\n"
-        "print(scorer.device.__file__)\n"
-        "print(scorer.device.source('reduction'), end='')"
+        "import scorer.cuda.device\n"
+        "print(scorer.cuda.device.__file__)\n"
+        "print(scorer.cuda.device.source('reduction'), end='')"
     )
 
     where, _, source = _run_from_the_wheel(built, tmp_path, code).partition("\n")
@@ -154,7 +154,7 @@ def test_the_wheel_finds_its_kernels_without_the_checkout(built: Built, tmp_path
 
 
 def test_the_wheel_finds_its_examples_without_the_checkout(built: Built, tmp_path: Path) -> None:
-    code = "from scorer.check_job import bundled_examples; print(*bundled_examples(), sep='\\n')"
+    code = "from scorer.check.job import bundled_examples; print(*bundled_examples(), sep='\\n')"
     folder = built.unpacked / "scorer" / "examples"
     found = _run_from_the_wheel(built, tmp_path, code).splitlines()
     assert found == [str(folder / name) for name in EXAMPLES]

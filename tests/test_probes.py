@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scorer.cuda.tiles import Heads, tile_slots, tiles
 from scorer.packing import Packer
 from scorer.probes import _probe_lengths, _sharing_records
 from scorer.shapes import Batch, BatchShape, last_read, max_segments
-from scorer.tiles import Heads, tile_slots, tiles
 
 
 @given(st.integers(1, 20_000), st.integers(1, 2000), st.integers(1, 300), st.integers(0, 9))

@@ -16,10 +16,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ErrorCode, ModelError, RowError, UsageError
-from scorer.prompts import Prepared, PreparedTarget, Prompter
-from scorer.records import Message, Record
-from scorer.templates import DEFAULT_QUESTION_TEMPLATE
-from scorer.tokenizer import Tokenizer
+from scorer.prompts.prompter import Prepared, PreparedTarget, Prompter
+from scorer.prompts.templates import DEFAULT_QUESTION_TEMPLATE
+from scorer.prompts.tokenizer import Tokenizer
+from scorer.records.record import Message, Record
 from tests.tiny_tokenizer import CHAT, write_tokenizer
 
 MakePrompter = Callable[..., Prompter]
@@ -30,7 +30,7 @@ QWEN_ADDED = range(151643, 151669)
 def _one_tokenizer_per_folder() -> Iterator[None]:
     """Loading Qwen3's takes most of a second, and these tests change what is around it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scorer.prompts.Tokenizer", lru_cache(Tokenizer))
+        patch.setattr("scorer.prompts.prompter.Tokenizer", lru_cache(Tokenizer))
         yield
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scorer.errors import ErrorCode
-from scorer.records import PROMPT_KEYS, BadLine
-from scorer.source import Source, at_line
+from scorer.records.record import PROMPT_KEYS, BadLine
+from scorer.records.source import Source, at_line
 from tests.record_cases import bad, line
 
 BAD_LINES = Path(__file__).parent / "data" / "bad-lines.jsonl"

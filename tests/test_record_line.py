@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import record_line
 from scorer.errors import ErrorCode
-from scorer.record_keys import record_by_key
-from scorer.record_line import line_id, parse_line
-from scorer.records import KNOWN_KEYS, MAX_TOP_K, PROMPT_KEYS, BadLine, Message, Record
+from scorer.records import record_line
+from scorer.records.record import KNOWN_KEYS, MAX_TOP_K, PROMPT_KEYS, BadLine, Message, Record
+from scorer.records.record_keys import record_by_key
+from scorer.records.record_line import line_id, parse_line
 from scorer.rows import Failure, Score, encode_score
 from tests.record_cases import bad, good, line
 

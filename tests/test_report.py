@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec import UNSET
 
-from scorer.charts import Bar, Reference, bars
-from scorer.measures import Metric
-from scorer.report import bounds, figure, number
+from scorer.compare.charts import Bar, Reference, bars
+from scorer.compare.measures import Metric
+from scorer.compare.report import bounds, figure, number
 from tests.commands import run, write_lines
 
 HOSTILE = (

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from scorer import job_run
 from scorer.errors import DeviceError, InterruptError, ModelError, StopAtError, UsageError
-from scorer.job import Job
-from scorer.output import RowFile
+from scorer.job import run as job_run
+from scorer.job.job import Job
+from scorer.job.output import RowFile
+from scorer.job.shard import Shard
+from scorer.job.summary import Summary
 from scorer.progress import Reporter
+from scorer.records.source import Source
 from scorer.scoring import Scorer
-from scorer.shard import Shard
-from scorer.source import Source
-from scorer.summary import Summary
 from tests.commands import read_rows, write_lines
 from tests.model_free import ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED
@@ -336,7 +336,7 @@ def test_another_version_of_scorer_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(bench)
-    monkeypatch.setattr("scorer.job.__version__", "9.9")
+    monkeypatch.setattr("scorer.job.job.__version__", "9.9")
     assert 'scorer: was "' in refused(bench)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from scorer.errors import ErrorCode, InputError
-from scorer.jsonline import MAX_DEPTH
-from scorer.record_line import parse_line
-from scorer.records import Record
+from scorer.records.jsonline import MAX_DEPTH
+from scorer.records.record import Record
+from scorer.records.record_line import parse_line
 from scorer.rows import (
     Failure,
     OptionScore,

@@ -10,7 +10,7 @@ import jinja2
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from scorer.sandbox import Bounded
+from scorer.prompts.sandbox import Bounded
 
 HOSTILE = [
     # time

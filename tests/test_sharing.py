@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from scorer.compare.orderings import Orders, reordered
 from scorer.errors import IsolationError
-from scorer.orderings import Orders, reordered
-from scorer.record_line import parse_line
-from scorer.records import Record
+from scorer.records.record import Record
+from scorer.records.record_line import parse_line
 from scorer.rows import encode_score
 from scorer.scoring import Scorer
 from scorer.shapes import BatchShape

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.skeleton import Question
-from scorer.templates import ChatTemplate
+from scorer.prompts.skeleton import Question
+from scorer.prompts.templates import ChatTemplate
 from tests.tiny_tokenizer import CHAT, write_tokenizer
 
 # Texts near what templates look for, the stand-ins of a trace among them.

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import source as source_module
 from scorer.errors import ErrorCode, InputError
-from scorer.records import BadLine, Record
-from scorer.source import Counts, Source, at_line
+from scorer.records import source as source_module
+from scorer.records.record import BadLine, Record
+from scorer.records.source import Counts, Source, at_line
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -247,7 +247,8 @@ def test_memory_of_the_first_pass(tmp_path: Path, copies: int) -> None:
     first = tmp_path / "first.jsonl"
     first.write_bytes(lines[0])
     program = (
-        "import sys; from pathlib import Path; from scorer.source import InputError, Source\n"
+        "import sys; from pathlib import Path\n"
+        "from scorer.records.source import InputError, Source\n"
         "def memory(key):\n"
         "    status = Path('/proc/self/status').read_text().partition(key + ':')[2]\n"
         "    return int(status.split()[0]) * 1024\n"
@@ -327,7 +328,7 @@ def test_a_fifo_is_read_twice(tmp_path: Path, spool_folder: Path) -> None:
 @pytest.mark.parametrize("redirected", [False, True])
 def test_stdin_of_a_process(tmp_path: Path, name: str, redirected: bool) -> None:
     program = (
-        "import sys; from scorer.source import Source\n"
+        "import sys; from scorer.records.source import Source\n"
         "with Source(sys.argv[1]) as source:\n"
         "    print(source.check_ids().records, [row.id for row in source.records()])\n"
     )

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from scorer.stats import RESAMPLES, Share, chi_squared_tail, interval, resampled
+from scorer.compare.stats import RESAMPLES, Share, chi_squared_tail, interval, resampled
 
 
 def share(*parts: tuple[float, float]) -> Share:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from scorer import summary as module
+from scorer.job import summary as module
+from scorer.job.summary import Counted, Summary
 from scorer.rows import Failure, OptionScore, Score
-from scorer.summary import Counted, Summary
 
 
 def option(text: str) -> OptionScore:

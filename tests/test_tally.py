@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scorer.tally import EXAMPLES_KEPT, Tally
+from scorer.check.tally import EXAMPLES_KEPT, Tally
 
 
 def floats(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorer.errors import ErrorCode, ModelError, RowError, UsageError
-from scorer.templates import (
+from scorer.prompts.templates import (
     DEFAULT_QUESTION_TEMPLATE,
     ChatTemplate,
     LetteredOption,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scorer.cuda.tiles import KEYS, ROWS, TILE_FIELDS, Heads, tile_slots, tiles
 from scorer.errors import ModelError
-from scorer.tiles import KEYS, ROWS, TILE_FIELDS, Heads, tile_slots, tiles
 
 HEADS = [Heads(32, 8, 128), Heads(16, 8, 128), Heads(40, 8, 128), Heads(4, 2, 64), Heads(3, 1, 32)]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ModelError
-from scorer.tokenizer import Tokenizer, is_closed
+from scorer.prompts.tokenizer import Tokenizer, is_closed
 from tests.conftest import DEMO_MODEL
 from tests.tiny_tokenizer import ADDED, BYTES, write_tokenizer
 

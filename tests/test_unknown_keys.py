@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import ErrorCode
-from scorer.record_line import parse_line
-from scorer.records import KNOWN_KEYS, BadLine, Record
+from scorer.records.record import KNOWN_KEYS, BadLine, Record
+from scorer.records.record_line import parse_line
 from tests.record_cases import bad, good, line
 
 

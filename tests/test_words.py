@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import words
-from scorer.tokenizer import Tokenizer
-from scorer.words import WordIds
+from scorer.prompts import words
+from scorer.prompts.tokenizer import Tokenizer
+from scorer.prompts.words import WordIds
 from tests.tiny_tokenizer import write_tokenizer
 
 WORDS = [

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from scorer import lines as lines_module
-from scorer import workers as workers_module
 from scorer.errors import DeviceError, InterruptError, ModelError, StopAtError, WorkerError
-from scorer.job import Job
+from scorer.job.job import Job
+from scorer.job.summary import Summary
 from scorer.progress import Reporter
+from scorer.records import lines as lines_module
+from scorer.records.source import Source
 from scorer.shapes import BatchShape
-from scorer.source import Source
-from scorer.summary import Summary
-from scorer.workers import FEW_RECORDS, choose_workers
+from scorer.workers import pool as workers_module
+from scorer.workers.pool import FEW_RECORDS, choose_workers
 from tests.commands import REPO, refused, run, write_lines
 from tests.model_free import ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED, environment
@@ -224,7 +224,8 @@ def test_an_error_in_a_worker_is_the_error_of_the_job(tmp_path: Path, bench: Ben
 
 def test_a_fault_of_our_own_is_not_hidden(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     program = workers_module._PROGRAM.replace(
-        "from scorer.worker", "import scorer.host; del scorer.host.parsed; from scorer.worker"
+        "from scorer.workers.worker",
+        "from scorer.workers import host; del host.parsed; from scorer.workers.worker",
     )
     monkeypatch.setattr(workers_module, "_PROGRAM", program)
     with pytest.raises(RuntimeError, match=r"in a worker process: (?s:.*)NameError.*'parsed'"):
@@ -245,7 +246,7 @@ def test_a_worker_imports_no_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, cwd=REPO
     )
-    assert b"scorer.host" in done.stdout
+    assert b"scorer.workers.host" in done.stdout
     for name in (b"'torch'", b"'transformers'", b"'cupy'", b"'typer'", b"'rich'"):
         assert name not in done.stdout
 

@@ -1,0 +1,80 @@
+"""The end of a forward on CUDA: hidden states in, R rows of reduced distributions out."""
+
+from __future__ import annotations
+
+import torch
+
+from scorer.cuda.device import DeviceReducer
+from scorer.cuda.graphs import capturing
+from scorer.model import Qwen3
+from scorer.reduction import RawReduction, RowRequests
+from scorer.shapes import IntArray
+
+
+class Head:
+    """Gathers R rows of hidden states and takes them through lm_head and reduction.
+
+    Its buffers serve one call at a time: ``launch``, then ``collect``. Everything between the
+    upload of what is asked and the download of the results is one graph, captured once for each
+    buffer of hidden states.
+
+    Raises DeviceError when the device can't run the reduction's kernels.
+    """
+
+    def __init__(self, model: Qwen3, *, rows: int, n_ids: int) -> None:
+        self._model = model
+        self._rows = rows
+        self._reducer = DeviceReducer(
+            model.device, max_rows=rows, vocab_size=model.checkpoint.vocab_size, n_ids=n_ids
+        )
+        self._pinned = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
+        self._index = torch.zeros(rows, dtype=torch.int64, device=model.device)
+        self._recording = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
+        self._graphs: dict[int, tuple[int, torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._logits: torch.Tensor | None = None
+
+    @torch.inference_mode()
+    def launch(
+        self, hidden: torch.Tensor, rows: IntArray, requests: RowRequests, *, graph: bool
+    ) -> None:
+        """Start the rows at these indices of ``hidden`` [T, n], at most R; does not wait.
+
+        lm_head sees exactly R rows, the missing ones repeat row 0. graph: replay; ``hidden`` is
+        then a buffer that stays. Raises RuntimeError when the last call was not collected.
+        """
+        if self._logits is not None:
+            raise RuntimeError("the head still has rows that were not collected")
+        index = self._pinned.numpy()
+        index[: len(rows)] = rows
+        index[len(rows) :] = 0
+        self._index.copy_(self._pinned, non_blocking=True)
+        self._reducer.stage(requests)
+        self._logits = self._replay(hidden) if graph else self._compute(hidden)
+        self._reducer.download()
+
+    def collect(self) -> RawReduction | None:
+        """Wait for the launched rows and return them; None when there are none.
+
+        Raises DeviceError when the device failed.
+        """
+        if self._logits is None:
+            return None
+        logits, self._logits = self._logits, None
+        return self._reducer.collect(logits).raw
+
+    def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self._model.logits(hidden.index_select(0, self._index))
+        self._reducer.enqueue(logits)
+        return logits
+
+    def _replay(self, hidden: torch.Tensor) -> torch.Tensor:
+        generation, graph, logits = self._graphs.get(hidden.data_ptr(), (-1, None, None))
+        if graph is None or generation != self._reducer.generation:
+            self._compute(hidden)  # what is compiled, is then
+            graph = torch.cuda.CUDAGraph()
+            with capturing(graph, self._recording):
+                logits = self._compute(hidden)
+            self._graphs[hidden.data_ptr()] = self._reducer.generation, graph, logits
+        assert logits is not None
+        graph.replay()
+        return logits

@@ -1,0 +1,105 @@
+"""Who does the host's work on lines: this process itself, or others (see ``pool``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, Self, TypeVar
+
+from scorer.records.lines import Lines
+from scorer.turns import Chunk, Stretch
+from scorer.workers.host import Host, Rows
+
+_Item = TypeVar("_Item")
+
+
+class Hands(Protocol):
+    """Plans lines and writes their rows; a context manager.
+
+    Of a chunk ``origin`` is its number.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def chunks(self, lines: Iterable[Lines]) -> Iterator[Chunk[int]]:
+        """Yield what the records of the lines ask, in order."""
+
+    def write(
+        self, stretch: Stretch[int], *, most_on_device: int | None, stop_at_error: bool
+    ) -> None:
+        """Have the rows of a stretch written, as ``Host.write`` does."""
+
+    def ready(self) -> Iterator[Rows]:
+        """Yield, in order, the rows that are written; waits for none."""
+
+    def rest(self) -> Iterator[Rows]:
+        """Yield all rows that are still to come."""
+
+
+class Here:
+    """The process that asks; a thread plans the next lines meanwhile.
+
+    The tokenizer's own code and the device's need no turn of Python's.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._rows: list[Rows] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to end."""
+
+    def chunks(self, lines: Iterable[Lines]) -> Iterator[Chunk[int]]:
+        """See Hands."""
+        numbered = enumerate(lines)
+        return one_ahead(lambda: self._chunk(numbered))
+
+    def _chunk(self, numbered: Iterator[tuple[int, Lines]]) -> Chunk[int] | None:
+        for number, lines in numbered:
+            return Chunk(number, self._host.take(number, lines))
+        return None
+
+    def write(
+        self, stretch: Stretch[int], *, most_on_device: int | None, stop_at_error: bool
+    ) -> None:
+        """See Hands."""
+        self._rows.append(
+            self._host.write(
+                stretch.origin,
+                stretch.end - stretch.start,
+                stretch.results,
+                most_on_device=most_on_device,
+                stop_at_error=stop_at_error,
+            )
+        )
+
+    def ready(self) -> Iterator[Rows]:
+        """See Hands."""
+        while self._rows:
+            yield self._rows.pop(0)
+
+    def rest(self) -> Iterator[Rows]:
+        """See Hands."""
+        return self.ready()
+
+
+def one_ahead(make: Callable[[], _Item | None]) -> Iterator[_Item]:
+    """Yield what is made until it is None; a thread makes the next one meanwhile.
+
+    The thread is not waited for at the end. Where nobody wants the rest, the end may come when
+    Python collects garbage, in any thread and with any lock held, and whoever waits for a thread
+    then may wait for ever.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare")
+    try:
+        ahead = pool.submit(make)
+        while (item := ahead.result()) is not None:
+            ahead = pool.submit(make)
+            yield item
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
