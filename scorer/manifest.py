@@ -35,6 +35,7 @@ _COMPUTES = (
     "asks.py",
     "compare/blocks.py",
     "compare/orderings.py",
+    "compare/rows.py",
     "cuda/attention.py",
     "cuda/device.py",
     "cuda/forward.py",

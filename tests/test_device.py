@@ -67,7 +67,7 @@ def test_source_is_looked_up_in_the_package_first(
     (package / "kernels").mkdir(parents=True)
     (tmp_path / "site" / "kernels").mkdir()
     (tmp_path / "site" / "kernels" / "some.cu").write_text("checkout")
-    monkeypatch.setattr(device_module, "__file__", str(package / "device.py"))
+    monkeypatch.setattr(device_module, "__file__", str(package / "cuda" / "device.py"))
 
     assert source("some") == "checkout"
     (package / "kernels" / "some.cu").write_text("package")

@@ -28,6 +28,27 @@ from scorer.shapes import BatchShape
 from tests.commands import Bench
 from tests.models import N_IDS, copy_model, edit_config, edit_weights
 
+COMPUTE_NOTHING = {
+    "": (
+        "checkpoint cli cli_options environment errors manifest processor progress rows "
+        "scoring show turns"
+    ),
+    "bench": "baselines figures instruments report run sizes start workloads",
+    "check": (
+        "against diff fresh_process job plain report row_index row_values run scenarios "
+        "sharing subject tally"
+    ),
+    "compare": ("charts job measures metrics pride questions report report_html stats thresholds"),
+    "job": "job output resume run shard stopping summary",
+    "prompts": (
+        "frames labels literal options prompter rendering sandbox skeleton templates "
+        "tokenizer truncation words"
+    ),
+    "records": "compression jsonline lines record record_keys record_line source unknown_keys",
+    "workers": "hands host pool worker",
+}
+"""Modules, by folder, in which no bit of a score is made from token ids."""
+
 # -- hashes
 
 
@@ -220,9 +241,19 @@ def test_the_key_changes_with_the_frequencies_of_the_rotation(
     assert key(qwen) != before
 
 
-def test_our_own_computing_modules_are_hashed() -> None:
+def test_every_module_computes_or_does_not() -> None:
+    """A new one must be put into one of the two lists, so that none that computes is forgotten."""
     folder = Path(manifest.__file__).parent
-    assert all((folder / f"{name}.py").is_file() for name in manifest._COMPUTES)
+    modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+    computes = set(manifest._COMPUTES)
+    nothing = {
+        str(Path(place) / f"{name}.py")
+        for place, names in COMPUTE_NOTHING.items()
+        for name in names.split()
+    }
+
+    assert not computes & nothing
+    assert {path for path in modules if not path.endswith("__init__.py")} == computes | nothing
 
 
 def test_the_key_of_a_run(bench: Bench) -> None:

@@ -149,7 +149,7 @@ def test_the_wheel_finds_its_kernels_without_the_checkout(built: Built, tmp_path
 
     where, _, source = _run_from_the_wheel(built, tmp_path, code).partition("\n")
 
-    assert Path(where) == built.unpacked / "scorer" / "device.py"
+    assert Path(where) == built.unpacked / "scorer" / "cuda" / "device.py"
     assert source == (REPO / "kernels" / "reduction.cu").read_text(encoding="utf-8")
 
 

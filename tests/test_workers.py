@@ -242,7 +242,7 @@ def test_workers_that_can_not_start_leave_none(
 
 
 def test_a_worker_imports_no_torch() -> None:
-    program = "import sys, scorer.worker; print(sorted(sys.modules))"
+    program = "import sys, scorer.workers.worker; print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, cwd=REPO
     )
