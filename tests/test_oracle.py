@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scorer.reduction import RowRequests
 from scorer.scoring import Scorer, as_records
 from scorer.shapes import BatchShape, Read
 from tests.conftest import DEMO_MODEL
+from tests.models import write_model
 from tests.random_model import write_random_checkpoint
 
 RECORDS: list[dict[str, Any]] = [
@@ -100,6 +102,43 @@ def test_float32_on_the_cpu_agrees_within_1e_4_nats(demo_model: Path) -> None:
                 assert len(entry.top) == 3
                 compared += 1
     assert compared > 40
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_read_may_be_as_long_as_the_limit_and_no_longer(truncate: bool, tmp_path: Path) -> None:
+    """What counts is what is read: of an option of several tokens, all but the last."""
+    limit = 40
+    write_model(tmp_path, max_position_embeddings=limit)
+    scorer = Scorer(tmp_path, device="cpu", dtype="float32", truncate_prompt=truncate, cache=None)
+    oracle = plain_model(tmp_path, torch.float32, "cpu")
+    asked: list[tuple[int, dict[str, Any]]] = [
+        (0, {"options": ["x", "y"]}),
+        (0, {"logprobs": 0}),
+        (0, {"prompt_logprobs": 0}),
+        (1, {"options": ["xy", "z"]}),
+        (1, {"options": ["xy", "zx"], "prompt_logprobs": 0}),
+        (4, {"options": ["xyzxy", "z"], "targets": [5]}),
+    ]
+    fitting = [{"prompt": "a" * (limit - behind), **own} for behind, own in asked]
+    longer = [{**own, "prompt": "b" + own["prompt"]} for own in fitting]
+    plans = list(scorer.prepare(as_records(fitting)))
+    assert [max(map(len, own.asks)) for own in plans] == [limit] * 6  # type: ignore[union-attr]
+    rows = list(scorer.score(fitting))
+    for plan, row in zip(plans, rows, strict=True):
+        assert row.error is UNSET
+        ids = plan.prepared.token_ids.tolist()  # type: ignore[union-attr]
+        for option in row.options or ():
+            whole = [*ids, *option.token_ids]
+            after = plain_logprobs(oracle, whole[:-1])[len(ids) - 1 :]
+            expected = sum(map(operator.getitem, after, option.token_ids))
+            assert option.logprob == pytest.approx(expected, abs=1e-4)
+    for row, cut in zip(rows, scorer.score(longer), strict=True):
+        if truncate:  # by the one token that is too many
+            assert cut.truncated_tokens == 1
+            assert (cut.prompt_sha256, cut.options) == (row.prompt_sha256, row.options)
+        else:
+            assert cut.error is not UNSET
+            assert cut.error.code == "prompt_too_long"
 
 
 @pytest.mark.parametrize("rope", ["linear", "yarn"])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from scorer.answers import plan
 from scorer.errors import ErrorCode, ModelError, RowError, UsageError
 from scorer.prompts.prompter import Prepared, PreparedTarget, Prompter
 from scorer.prompts.templates import DEFAULT_QUESTION_TEMPLATE
@@ -501,18 +502,26 @@ def test_a_prompt_may_be_as_long_as_the_limit(make: MakePrompter) -> None:
     assert str(error) == (
         "the prompt has 5 tokens, the model's limit is 4: shorten it, or use --truncate-prompt"
     )
-    error = refused(prompter, prompt="a b c", options=(" x", " y z"))
-    assert "has 3 tokens and its longest option 2, the model's limit is 4" in str(error)
+    prepared = prepare(prompter, prompt="a b c", options=(" x", " y z"))
+    assert [len(ask) for ask in plan(prepared, logprobs=None, prompt_logprobs=None).asks] == [3, 4]
+    for fields in ({"prompt": "a b c d"}, {"prompt_token_ids": (1, 2, 3, 4)}):
+        error = refused(prompter, **fields, options=(" x", " y z"))
+        assert str(error) == (
+            "the prompt has 4 tokens and its longest option 2, whose last is not read, the model's "
+            "limit is 4: shorten it, or use --truncate-prompt"
+        )
 
 
 def test_a_raw_prompt_loses_its_beginning(make: MakePrompter) -> None:
     prompter = make(max_tokens=4, truncate=True)
     prepared = prepare(prompter, prompt="a b c d e f", options=(" x y", " z"))
-    assert (prepared.text, prepared.truncated_tokens) == (" e f", 4)
+    assert (prepared.text, prepared.truncated_tokens) == (" d e f", 3)
     assert [o.token_ids for o in prepared.options] == [(856, 379), (1147,)]
-    assert prepared.warnings == ("4 tokens of the prompt were cut off (--truncate-prompt)",)
+    assert prepared.warnings == ("3 tokens of the prompt were cut off (--truncate-prompt)",)
     assert ids_of(prepare(prompter, prompt_token_ids=tuple(range(9)))) == [5, 6, 7, 8]
-    assert "shorten the option" in str(refused(prompter, prompt="a", options=(" a b c d",)))
+    prepared = prepare(prompter, prompt="a b", options=(" a b c d",))
+    assert (prepared.text, prepared.truncated_tokens) == (" b", 1)
+    assert "shorten the option" in str(refused(prompter, prompt="a", options=(" a b c d e",)))
 
 
 def test_a_question_loses_the_end_of_its_state(make: MakePrompter) -> None:

@@ -82,9 +82,14 @@ class _Encoded(NamedTuple):
         return len(self.ids) // ID_BYTES
 
     @property
+    def behind(self) -> int:
+        """Tokens that are read behind the prompt's: of the longest option, all but its last."""
+        return max(self.options.longest - 1, 0)
+
+    @property
     def length(self) -> int:
-        """Tokens of the longest read: one-token options are read at the prompt's own end."""
-        return self.tokens + self.options.longest
+        """Tokens of the longest read, which is what the model's limit is for."""
+        return self.tokens + self.behind
 
 
 class Prompter:
@@ -264,7 +269,7 @@ class Prompter:
         if not self._truncate:
             raise self._too_long(whole, "shorten it, or use --truncate-prompt")
         if record.prompt is not None or record.prompt_token_ids is not None:
-            room = self._max_tokens - whole.options.longest
+            room = self._max_tokens - whole.behind
             if room < 1:
                 raise self._too_long(whole, "shorten the option")
             ids = unpacked(whole.ids)[-room:]
@@ -285,6 +290,6 @@ class Prompter:
         return RowError(
             ErrorCode.PROMPT_TOO_LONG,
             f"the prompt has {encoded.tokens} tokens"
-            + (f" and its longest option {longest}" if longest else "")
+            + (f" and its longest option {longest}, whose last is not read" if longest else "")
             + f", the model's limit is {self._max_tokens}: {remedy}",
         )
