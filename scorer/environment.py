@@ -25,21 +25,19 @@ _LIBRARIES = (
     *("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
 )
 
-_KERNELS = ("reduction",)
-
 
 def describe_environment() -> dict[str, Json]:
     """Return versions, settings, processor and accelerator as they are now."""
     import torch
 
-    from scorer.cuda.device import source_sha256
+    from scorer.cuda.device import sources_sha256
 
     return {
         "scorer": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "libraries": library_versions(_LIBRARIES),
-        "kernels_sha256": {name: source_sha256(name) for name in _KERNELS},
+        "kernels_sha256": {**sources_sha256()},
         "host": {
             **host_fields(),
             "cpu_flags": list(cpu_flags()),

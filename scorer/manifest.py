@@ -7,6 +7,7 @@ which of them differ.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -19,10 +20,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scorer.errors import DeviceError
 from scorer.job.output import replace_file
 from scorer.processor import cpu_model
 
 if TYPE_CHECKING:
+    import torch
+
     from scorer.model import Qwen3
     from scorer.shapes import BatchShape
 
@@ -66,8 +70,33 @@ _ENVIRONMENT = (
     "TORCH_BLAS_PREFER_CUBLASLT",
     "TORCH_CUBLASLT_WORKSPACE_SIZE",
     "TORCH_CUBLASLT_UNIFIED_WORKSPACE",
-    "TRITON_PTXAS_PATH",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATION_STRATEGY",
+    "CUDA_FORCE_PTX_JIT",
+    "CUDA_FORCE_JIT",
+    # those that choose instructions for Triton's kernels
+    "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
+    "DISABLE_FAST_REDUCTION",
+    "DISABLE_LLVM_OPT",
+    "DISABLE_MMA_V3",
+    "DISABLE_MMA_V5",
     "DISABLE_PTXAS_OPT",
+    "LLVM_PASS_PLUGIN_PATH",
+    "PTXAS_OPTIONS",
+    "TRITON_DEFAULT_FP_FUSION",
+    "TRITON_F32_DEFAULT",
+    "TRITON_INSTRUMENTATION_MODE",
+    "TRITON_INTERPRET",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_LIBDEVICE_PATH",
+    "TRITON_MOCK_PTX_VERSION",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_OVERRIDE_DIR",
+    "TRITON_PREFER_TMEM_16x256_LAYOUT",
+    "TRITON_PTXAS_BLACKWELL_PATH",
+    "TRITON_PTXAS_PATH",
+    "TRITON_SWAP_MIR",
+    # those of the CPU's libraries
     "OMP_NUM_THREADS",
     "OMP_DYNAMIC",
     "OMP_THREAD_LIMIT",
@@ -97,6 +126,7 @@ _PRODUCTS = (
     "allow_bf16_reduced_precision_reduction_split_k",
 )
 _WORKSPACES = ("cublas_workspace_size", "cublaslt_workspace_size")
+_ATTENTIONS = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled")
 
 
 def canonical_json(value: Json) -> bytes:
@@ -146,15 +176,34 @@ def host_fields() -> dict[str, Json]:
     """Return what the CPU's own arithmetic depends on."""
     import torch
 
-    onednn: Any = torch.backends.mkldnn
     return {
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **settings_fields(torch.device("cpu")),
+    }
+
+
+def settings_fields(device: torch.device) -> dict[str, Json]:
+    """Return those of torch's settings that may change a bit; a program can, at any time."""
+    import torch
+
+    if device.type == "cuda":
+        matmul = torch.backends.cuda.matmul
+        return {
+            "preferred_blas": str(torch.backends.cuda.preferred_blas_library()),
+            "float32_precision": _precision(matmul),
+            **{name: getattr(matmul, name, None) for name in _PRODUCTS},
+            **{name: _called(torch.backends.cuda, name) for name in _WORKSPACES},
+        }
+    onednn: Any = torch.backends.mkldnn
+    return {
         "threads": torch.get_num_threads(),
         "mkldnn": bool(onednn.enabled),
         "float32_precision": _precision(onednn.matmul),
+        # for the CPU too, whatever the module is called
+        **{name: _called(torch.backends.cuda, name) for name in _ATTENTIONS},
     }
 
 
@@ -163,7 +212,6 @@ def cuda_fields() -> dict[str, Json]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    matmul = torch.backends.cuda.matmul
     return {
         "gpu": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
@@ -171,10 +219,8 @@ def cuda_fields() -> dict[str, Json]:
         "driver": _driver_version(),
         "cuda": torch.version.cuda,
         "cublas": library_versions(("nvidia-cublas", "nvidia-cublas-cu12")),
-        "preferred_blas": str(torch.backends.cuda.preferred_blas_library()),
-        "float32_precision": _precision(matmul),
-        **{name: getattr(matmul, name, None) for name in _PRODUCTS},
-        **{name: _called(torch.backends.cuda, name) for name in _WORKSPACES},
+        "cublas_loaded": _loaded_cublas(),
+        **settings_fields(torch.device("cuda")),
     }
 
 
@@ -190,8 +236,24 @@ def _called(module: Any, name: str) -> Json:
     return None if function is None else function()
 
 
-def _driver_version() -> str:
-    """Return the NVIDIA driver's version; unknown where neither the system nor its tool says it."""
+def _loaded_cublas() -> int | None:
+    """Return the version of the cuBLASLt that torch loaded, as it says itself: 130200 is 13.2.
+
+    None where torch holds it inside a library of its own, whose build ``torch_build`` names.
+    """
+    import torch
+
+    major = str(torch.version.cuda).partition(".")[0]
+    try:  # by this name the loader returns the one that is loaded
+        library = ctypes.CDLL(f"libcublasLt.so.{major}")
+    except OSError:
+        return None
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return int(library.cublasLtGetVersion())
+
+
+def _driver_version() -> str | None:
+    """Return the NVIDIA driver's version; None where neither the system nor its tool says it."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
         if found := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
@@ -202,7 +264,7 @@ def _driver_version() -> str:
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return None
 
 
 def environment_fields() -> dict[str, Json]:
@@ -225,12 +287,21 @@ def numerics_fields(
     n_ids: int,
     weights_sha256: str,
 ) -> dict[str, Json]:
-    """Return everything that may change a bit of a score; its hash is the numerics key."""
+    """Return everything that may change a bit of a score; its hash is the numerics key.
+
+    Raises DeviceError where a part of it can't be told.
+    """
     import torch
 
-    from scorer.cuda.device import source_sha256
+    from scorer.cuda.device import sources_sha256
 
     where = cuda_fields() if model.device.type == "cuda" else host_fields()
+    if "driver" in where and where["driver"] is None:
+        raise DeviceError(
+            "the version of the NVIDIA driver, to which scores are tied, is neither in "
+            "/proc/driver/nvidia/version nor told by nvidia-smi; in a container set "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility, or use --device cpu"
+        )
     return {
         "weights_sha256": weights_sha256,
         "config_sha256": sha256_of(model.checkpoint.config),
@@ -244,7 +315,7 @@ def numerics_fields(
         "rotation_sha256": model.rotation_sha256,
         "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "reduction": reduction,
-        "kernels_sha256": source_sha256("reduction") if reduction == "device" else None,
+        "kernels_sha256": {**sources_sha256()} if reduction == "device" else None,
         "code_sha256": hash_files(Path(__file__).parent / name for name in _COMPUTES),
         "environment": environment_fields(),
         **software_fields(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -147,7 +147,7 @@ class Qwen3:
         segments. graph: on CUDA, replay the graph of forwards of as many tokens; else launch one by
         one, the bits are the same. Returns ``[T, width]`` in the model's dtype, rows to be given to
         ``logits``: the hidden states after the final norm; on CUDA what they are computed from,
-        see ``Forward.run``, and from a graph, it holds until the next forward of as many tokens.
+        see ``Forward.run``, and from a graph, it holds until the next forward.
         """
         if self._forward is not None:
             most = max_segments(len(layout.input_ids), rows)
@@ -166,17 +166,17 @@ class Qwen3:
     def forward_bytes(self, tokens: int, rows: int) -> int:
         """Return about what a forward takes on the device beside the weights, lm_head included."""
         activations = 0 if self._forward is None else self._forward.activation_bytes(tokens)
-        return activations + 4 * rows * self.checkpoint.vocab_size
+        return activations + 2 * 4 * rows * self.checkpoint.vocab_size  # two batches' logits
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return float32 ``[R, vocab]`` from R rows of ``hidden_states``.
 
-        R must be the shape's rows always.
+        R must be the shape's rows always. out: on CUDA, where to write them; it is returned.
         """
         if self._forward is not None:
             hidden = self._forward.finish(hidden)
-            return torch.mm(hidden, self._head.t(), out_dtype=torch.float32)
+            return torch.mm(hidden, self._head.t(), out_dtype=torch.float32, out=out)
         return torch.mm(hidden.to(torch.float32), self._head.t())
 
     def plain(self) -> Any:
@@ -323,16 +323,11 @@ def _draw(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, seed
         torch.set_default_dtype(default)
 
 
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a CUDA device torch's current one; nothing for the CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 @contextmanager
 def _fitting(model: Any, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Turn a lack of memory for a model's weights into DeviceError."""
     try:
-        with on_device(device):
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     except torch.OutOfMemoryError as error:
         size = sum(parameter.nbytes for parameter in model.parameters())

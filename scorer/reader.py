@@ -11,7 +11,7 @@ CUDA one more is queued meanwhile, so that the device has no pause between two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,8 +21,8 @@ import torch
 
 from scorer.cuda.reduction_plan import MAX_DEVICE_K
 from scorer.errors import DeviceError, UsageError
-from scorer.manifest import Json, sha256_of
-from scorer.model import Qwen3, on_device
+from scorer.manifest import Json, settings_fields, sha256_of
+from scorer.model import Qwen3
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
 from scorer.selftest import SelfTests
 from scorer.shapes import Batch, BatchShape, IntArray
@@ -97,6 +97,7 @@ class Reader:
     share: whether reads of one record may share their common prefix; the model must serve it.
     graphs: whether forwards on CUDA are replayed graphs; the bits are the same.
 
+    On CUDA everything runs on the stream that was torch's current one here, whichever is later.
     Raises DeviceError when the device can't run the reduction's kernels.
     """
 
@@ -117,6 +118,10 @@ class Reader:
         graphs: bool = True,
     ) -> None:
         self.model = model
+        self._settings = settings_fields(model.device)
+        self._stream: torch.cuda.Stream | None = None
+        if model.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(model.device)
         self.shape = shape
         self.alone = alone
         self.share = share
@@ -150,8 +155,9 @@ class Reader:
 
         Where more than ``depth`` are launched and not collected, each takes memory of its own.
         Raises IsolationError when the self-test of the batch's rung fails, DeviceError when the
-        device does.
+        device does, UsageError when torch's settings are no longer those of the numerics key.
         """
+        self._check_settings()
         requests = join_requests([read.requests for read in batch.reads])
         with self._computing(batch.tokens):
             self.selftests.require(self.model, self.shape, batch.tokens)
@@ -230,14 +236,32 @@ class Reader:
         if flight.head is not None and (piece := flight.head.collect()) is not None:
             flight.pieces.append(piece)
 
+    def _check_settings(self) -> None:
+        """Compare torch's settings with those under which the model was loaded."""
+        now = settings_fields(self.model.device)
+        if now == self._settings:
+            return
+        changes = ", ".join(
+            f"{name} was {self._settings[name]} and is {now[name]}"
+            for name in now
+            if now[name] != self._settings[name]
+        )
+        raise UsageError(
+            f"settings of torch that may change bits are not what they were when the model was "
+            f"loaded ({changes}); set them back, or load the model anew"
+        )
+
     @contextmanager
     def _computing(self, tokens: int) -> Iterator[None]:
-        """Compute on the model's device, whichever is torch's current one.
+        """Compute on the model's device and the reader's stream, in the model's dtype.
 
-        Turns what torch and Triton raise when it fails into DeviceError. tokens: of the forward.
+        Whatever device, stream and autocast the caller has. Turns what torch and Triton raise when
+        the device fails into DeviceError. tokens: of the forward.
         """
+        device = self.model.device
+        stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         try:
-            with on_device(self.model.device):
+            with stream, torch.autocast(device.type, enabled=False):
                 yield
         except Exception as error:
             fault = self._fault(error, tokens)

@@ -15,11 +15,13 @@ from scorer.cuda import device as device_module
 from scorer.cuda.device import (
     COMPILE_OPTIONS,
     KERNELS,
+    SOURCES,
     DeviceReducer,
     default_chunks,
     full_source,
     source,
     source_sha256,
+    sources_sha256,
 )
 from scorer.cuda.reduction_plan import (
     ENTRY_RESULT,
@@ -56,7 +58,7 @@ def test_the_kernels_compile_without_a_word(dtype: torch.dtype, architecture: st
 def test_every_kernel_file_is_self_contained() -> None:
     files = sorted((Path(device_module.__file__).parents[2] / "kernels").glob("*.cu"))
 
-    assert [file.name for file in files] == ["reduction.cu"]
+    assert [file.stem for file in files] == sorted(SOURCES)  # so that the key has all of them
     assert not any("#include" in file.read_text(encoding="utf-8") for file in files)
 
 
@@ -82,6 +84,7 @@ def test_a_missing_source_is_named_with_the_places() -> None:
 def test_the_hash_follows_text_constants_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     before = source_sha256("reduction")
     assert before == source_sha256("reduction")
+    assert sources_sha256() == {"reduction": before}
     with monkeypatch.context() as patch:
         patch.setattr(device_module, "source", lambda name: source(name) + "\n")
         assert source_sha256("reduction") != before

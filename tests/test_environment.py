@@ -50,3 +50,8 @@ def test_what_the_environment_names_of_a_gpu() -> None:
     assert isinstance(cuda["nvrtc"], str)
     wanted = {"driver", "cublas", "float32_precision", "compute_capability", "multiprocessors"}
     assert wanted <= set(cuda)
+    assert isinstance(cuda["driver"], str)
+    major = int(str(torch.version.cuda).partition(".")[0])
+    loaded = cuda["cublas_loaded"]
+    assert isinstance(loaded, int)
+    assert loaded // 10_000 == major

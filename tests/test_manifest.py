@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scorer import manifest
 from scorer.checkpoint import find_checkpoint
+from scorer.errors import DeviceError
 from scorer.manifest import (
     Json,
     canonical_json,
@@ -199,6 +201,24 @@ def test_the_key_changes_with_the_precision_of_products(qwen: Qwen3) -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert key(qwen) == before
+
+
+def test_the_key_changes_with_the_attention_that_torch_may_choose(qwen: Qwen3) -> None:
+    before = key(qwen)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert key(qwen) != before
+    assert key(qwen) == before
+
+
+def test_a_driver_that_nobody_knows_is_no_part_of_a_key(
+    qwen: Qwen3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qwen, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(manifest, "cuda_fields", lambda: {"driver": "580.1"})
+    key(qwen)
+    monkeypatch.setattr(manifest, "cuda_fields", lambda: {"driver": None})
+    with pytest.raises(DeviceError, match=r"version of the NVIDIA driver.*nvidia-smi"):
+        key(qwen)
 
 
 def test_torchs_newer_settings_of_precision_are_in_the_key(qwen: Qwen3) -> None:

@@ -53,6 +53,10 @@ _DTYPES: Final[Mapping[torch.dtype, str]] = MappingProxyType(
 _REMEDY: Final = "use --reduction host"
 
 
+SOURCES: Final = ("reduction",)
+"""The names of all files ``kernels/<name>.cu``."""
+
+
 def source(name: str) -> str:
     """The text of ``kernels/<name>.cu``: of the installed package, else of the checkout.
 
@@ -88,6 +92,11 @@ def source_sha256(name: str) -> str:
     """Hex SHA-256 over all that is compiled from ``kernels/<name>.cu``, options included."""
     parts = [full_source(name, dtype) for dtype in _DTYPES]
     return hashlib.sha256("\0".join([*parts, *COMPILE_OPTIONS]).encode()).hexdigest()
+
+
+def sources_sha256() -> dict[str, str]:
+    """``source_sha256`` of every source, by its name."""
+    return {name: source_sha256(name) for name in SOURCES}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

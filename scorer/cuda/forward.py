@@ -87,7 +87,7 @@ class Forward:
         of the rows that are asked for.
 
         segments: the most that a layout of this many tokens can have. graph: replay a captured
-        graph; the result is then overwritten by the next forward of as many tokens.
+        graph; the result is then overwritten by the next forward, of however many tokens.
         """
         tokens = len(layout.input_ids)
         slots = tile_slots(tokens, segments, self.heads)

@@ -14,9 +14,9 @@ from scorer.shapes import IntArray
 class Head:
     """Gathers R rows of hidden states and takes them through lm_head and reduction.
 
-    Its buffers serve one call at a time: ``launch``, then ``collect``. Everything between the
-    upload of what is asked and the download of the results is one graph, captured once for each
-    buffer of hidden states.
+    Its buffers, of which the logits' is the largest (4 × R × vocabulary bytes), serve one call at a
+    time: ``launch``, then ``collect``. Everything between the upload of what is asked and the
+    download of the results is one graph, captured once for each buffer of hidden states.
 
     Raises DeviceError when the device can't run the reduction's kernels.
     """
@@ -30,8 +30,11 @@ class Head:
         self._pinned = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
         self._index = torch.zeros(rows, dtype=torch.int64, device=model.device)
         self._recording = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
-        self._graphs: dict[int, tuple[int, torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._logits: torch.Tensor | None = None
+        self._logits = torch.empty(
+            rows, model.checkpoint.vocab_size, dtype=torch.float32, device=model.device
+        )
+        self._graphs: dict[int, tuple[int, torch.cuda.CUDAGraph]] = {}
+        self._launched = False
 
     @torch.inference_mode()
     def launch(
@@ -42,39 +45,41 @@ class Head:
         lm_head sees exactly R rows, the missing ones repeat row 0. graph: replay; ``hidden`` is
         then a buffer that stays. Raises RuntimeError when the last call was not collected.
         """
-        if self._logits is not None:
+        if self._launched:
             raise RuntimeError("the head still has rows that were not collected")
         index = self._pinned.numpy()
         index[: len(rows)] = rows
         index[len(rows) :] = 0
         self._index.copy_(self._pinned, non_blocking=True)
         self._reducer.stage(requests)
-        self._logits = self._replay(hidden) if graph else self._compute(hidden)
+        if graph:
+            self._replay(hidden)
+        else:
+            self._compute(hidden)
         self._reducer.download()
+        self._launched = True
 
     def collect(self) -> RawReduction | None:
         """Wait for the launched rows and return them; None when there are none.
 
         Raises DeviceError when the device failed.
         """
-        if self._logits is None:
+        if not self._launched:
             return None
-        logits, self._logits = self._logits, None
-        return self._reducer.collect(logits).raw
+        self._launched = False
+        return self._reducer.collect(self._logits).raw
 
-    def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self._model.logits(hidden.index_select(0, self._index))
-        self._reducer.enqueue(logits)
-        return logits
+    def _compute(self, hidden: torch.Tensor) -> None:
+        self._reducer.enqueue(
+            self._model.logits(hidden.index_select(0, self._index), out=self._logits)
+        )
 
-    def _replay(self, hidden: torch.Tensor) -> torch.Tensor:
-        generation, graph, logits = self._graphs.get(hidden.data_ptr(), (-1, None, None))
+    def _replay(self, hidden: torch.Tensor) -> None:
+        generation, graph = self._graphs.get(hidden.data_ptr(), (-1, None))
         if graph is None or generation != self._reducer.generation:
             self._compute(hidden)  # what is compiled, is then
             graph = torch.cuda.CUDAGraph()
             with capturing(graph, self._recording):
-                logits = self._compute(hidden)
-            self._graphs[hidden.data_ptr()] = self._reducer.generation, graph, logits
-        assert logits is not None
+                self._compute(hidden)
+            self._graphs[hidden.data_ptr()] = self._reducer.generation, graph
         graph.replay()
-        return logits
