@@ -1,8 +1,10 @@
 """What the self-test computes: the same reads in other company, place and shape, bit by bit.
 
-Under several packings the raw bits of all final hidden states are compared, then the lm_head's
-logits for the same hidden states in several slots; where reads of one record share their prefix,
-reads that do with the same reads apart.
+Under several packings the raw bits of the hidden states of all tokens are compared, then the
+lm_head's logits for the same hidden states in several slots; where reads of one record share their
+prefix, reads that do with the same reads apart. The states are those of ``Qwen3.hidden_states``: on
+the CPU the final ones; on CUDA those that the last layer's attention gives, since what follows runs
+for R rows only, and its bits are compared with the logits.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _last_values(read: Read, reduced: Reduced) -> dict[Name, object]:
 
 
 def hidden_states(subject: Subject, tally: Tally) -> None:
-    """The self-test in full: all T final hidden states and all lm_head slots, rung by rung."""
+    """The self-test in full: hidden states of all T tokens, all lm_head slots, rung by rung."""
     from scorer.selftest import SelfTests
 
     reader = subject.reader
