@@ -28,7 +28,6 @@ from scorer.prompts.templates import default_question_template
 from scorer.records.record import MAX_TOP_K, BadLine, Record
 from scorer.records.record_line import parse_line
 from scorer.rows import Score
-from scorer.shapes import BatchShape
 from scorer.turns import Chunk, Turns
 from scorer.workers.hands import Hands, Here, one_ahead
 from scorer.workers.host import Host, HostSettings
@@ -57,6 +56,9 @@ class Scorer:
     can do it; the bits are the same. logprobs, prompt_logprobs: what is asked of records that don't
     say. labels: what stands for a question's options, as ``LabelSet.parse`` reads it. cache: the
     folder where passed self-tests are remembered, None to run them in every process.
+
+    Records are taken in the thread that takes the rows, ahead of these: as many as fill eight
+    forwards and those in flight, and up to 512 more. A Scorer is for one thread at a time.
 
     The tokenizer and the checkpoint's configuration are read at once, the weights when the
     first score is asked for. Raises UsageError, ModelError; while scoring IsolationError,
@@ -134,39 +136,27 @@ class Scorer:
     @cached_property
     def reader(self) -> Reader:
         """The loaded model with its batch shape; made when it is first needed."""
-        from scorer.manifest import hash_files, numerics_fields
-        from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
+        from scorer.manifest import hash_files
+        from scorer.model import Qwen3, choose_device, choose_dtype, choose_shape
         from scorer.reader import Reader, choose_reduction
 
         device = choose_device(self._device)
         dtype = choose_dtype(self._dtype, device, self.checkpoint)
+        shape = choose_shape(device, self._tokens, self._rows)
         reduction = choose_reduction(self._reduction, device)
-        default = default_shape(device)
-        shape = BatchShape(
-            tokens=default.tokens if self._tokens is None else self._tokens,
-            rows=default.rows if self._rows is None else self._rows,
-        )
         with ThreadPoolExecutor(max_workers=1) as pool:  # hashing hides behind loading
             weights = pool.submit(hash_files, self.checkpoint.weights)
             model = Qwen3.load(self.checkpoint, device, dtype)
-            numerics = numerics_fields(
+            return Reader.of(
                 model,
                 shape,
-                isolation=self.isolation,
-                reduction=reduction,
                 n_ids=self.prompter.n_ids,
                 weights_sha256=weights.result(),
+                alone=self.isolation == "alone",
+                reduction=reduction,
+                cache=self._cache,
+                share=self._shared_prefix,
             )
-        return Reader(
-            model,
-            shape,
-            alone=self.isolation == "alone",
-            n_ids=self.prompter.n_ids,
-            numerics=numerics,
-            cache=self._cache,
-            reduction=reduction,
-            share=self._shared_prefix and model.shares and self.isolation == "packed",
-        )
 
     def plan_one(self, record: Record | BadLine) -> Plan:
         """Return one record's plan, without the model. Raises RowError."""
@@ -180,19 +170,16 @@ class Scorer:
     def prepare(self, records: Iterable[Record | BadLine]) -> Iterator[Plan | Score]:
         """Yield each record's plan, or its error row; in order, without the model.
 
-        A thread reads and tokenises the next records meanwhile; the tokenizer's own code and the
-        device's need no turn of Python's.
+        A thread tokenises the next records meanwhile; the tokenizer's own code and the device's
+        need no turn of Python's.
         """
         for plans in self._prepared(records):
             yield from plans
 
     def _prepared(self, records: Iterable[Record | BadLine]) -> Iterator[list[Plan | Score]]:
         rest = iter(records)
-
-        def some() -> list[Plan | Score] | None:
-            return self._host.prepare(list(islice(rest, _RECORDS_AT_ONCE))) or None
-
-        return one_ahead(some)
+        some = iter(lambda: list(islice(rest, _RECORDS_AT_ONCE)), [])
+        return one_ahead(some, self._host.prepare)
 
     def score(
         self,

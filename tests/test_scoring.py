@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import io
+import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 
 from scorer.errors import DeviceError
+from scorer.records.lines import Lines, pieces
 from scorer.rows import Score
-from scorer.scoring import Scorer
+from scorer.scoring import Scorer, as_records
 from scorer.shapes import Batch, BatchShape
 from tests.model_free import Flight, ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED
@@ -143,3 +149,52 @@ def test_rows_that_are_not_taken_leave_nothing_in_flight(model: Path) -> None:
     scores.close()  # type: ignore[attr-defined]
     assert reader.in_flight == []
     assert list(scorer.score(RECORDS)) == expected
+
+
+def test_records_are_taken_in_the_thread_that_takes_the_rows(model: Path) -> None:
+    takers: set[int] = set()
+
+    def records() -> Iterator[dict[str, object]]:
+        for record in RECORDS * 5:
+            takers.add(get_ident())
+            yield record
+
+    scorer = model_free(model)
+    assert len(list(scorer.score(records()))) == 1000
+    assert len(list(scorer.prepare(as_records(records())))) == 1000
+    source = records()
+    for _ in scorer.score(source):
+        break
+    source.close()  # type: ignore[attr-defined]  # nobody is inside it
+    assert takers == {get_ident()}
+
+
+def test_lines_are_taken_in_the_thread_that_takes_the_rows(model: Path) -> None:
+    takers: set[int] = set()
+
+    def lines() -> Iterator[Lines]:
+        data = b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS * 40)
+        for some in pieces(io.BufferedReader(io.BytesIO(data))):
+            takers.add(get_ident())
+            yield some
+
+    scorer = model_free(model)
+    with scorer.hands(0) as hands:
+        rows = list(scorer.write(lines(), hands))
+    assert sum(own.counted.records for own in rows) == 8000
+    assert takers == {get_ident()}
+
+
+def test_records_of_a_database_cursor(model: Path) -> None:
+    """It is for the thread that made it."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("create table records (prompt text, logprobs integer)")
+        rows = [(f"{n} " * (1 + n % 17), 0) for n in range(600)]
+        connection.executemany("insert into records values (?, ?)", rows)
+        cursor = connection.cursor()
+        cursor.row_factory = lambda _, row: {"prompt": row[0], "logprobs": row[1]}
+        cursor.execute("select * from records order by rowid")
+        got = list(model_free(model).score(cursor))
+    plain = [{"prompt": prompt, "logprobs": logprobs} for prompt, logprobs in rows]
+    assert got == list(model_free(model).score(plain))
+    assert len(got) == 600

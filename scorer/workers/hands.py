@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, Self, TypeVar
 
 from scorer.records.lines import Lines
@@ -11,6 +11,7 @@ from scorer.turns import Chunk, Stretch
 from scorer.workers.host import Host, Rows
 
 _Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 class Hands(Protocol):
@@ -56,13 +57,11 @@ class Here:
 
     def chunks(self, lines: Iterable[Lines]) -> Iterator[Chunk[int]]:
         """See Hands."""
-        numbered = enumerate(lines)
-        return one_ahead(lambda: self._chunk(numbered))
+        return one_ahead(enumerate(lines), self._chunk)
 
-    def _chunk(self, numbered: Iterator[tuple[int, Lines]]) -> Chunk[int] | None:
-        for number, lines in numbered:
-            return Chunk(number, self._host.take(number, lines))
-        return None
+    def _chunk(self, numbered: tuple[int, Lines]) -> Chunk[int]:
+        number, lines = numbered
+        return Chunk(number, self._host.take(number, lines))
 
     def write(
         self, stretch: Stretch[int], *, most_on_device: int | None, stop_at_error: bool
@@ -88,18 +87,35 @@ class Here:
         return self.ready()
 
 
-def one_ahead(make: Callable[[], _Item | None]) -> Iterator[_Item]:
-    """Yield what is made until it is None; a thread makes the next one meanwhile.
+def one_ahead(items: Iterable[_Item], make: Callable[[_Item], _Made]) -> Iterator[_Made]:
+    """Yield what is made of each item, in order; a thread makes the next one meanwhile.
+
+    The items are taken where this is iterated, one more than is yielded, and nowhere else: what
+    they come from may belong to a thread. An error of theirs comes behind what was made before it.
 
     The thread is not waited for at the end. Where nobody wants the rest, the end may come when
     Python collects garbage, in any thread and with any lock held, and whoever waits for a thread
     then may wait for ever.
     """
+    rest = iter(items)
+    ahead: Future[_Made] | None = None
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare")
     try:
-        ahead = pool.submit(make)
-        while (item := ahead.result()) is not None:
-            ahead = pool.submit(make)
-            yield item
+        while True:
+            following: Future[_Made] | None = None
+            fault: Exception | None = None
+            try:
+                following = pool.submit(make, next(rest))
+            except StopIteration:
+                pass
+            except Exception as error:  # noqa: BLE001  (raised below)
+                fault = error
+            if ahead is not None:
+                yield ahead.result()
+            if fault is not None:
+                raise fault
+            if following is None:
+                return
+            ahead = following
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
