@@ -64,16 +64,6 @@ class Plan(msgspec.Struct, frozen=True):
         """The longest list of entries that any one distribution is asked for."""
         return max(self.logprobs or 0, self.prompt_logprobs or 0)
 
-    @property
-    def has_prompt_read(self) -> bool:
-        """Whether the first read is of the prompt alone."""
-        return bool(self.asks) and not self.asks[0].option
-
-    @property
-    def has_longer_options(self) -> bool:
-        """Whether there are options of several tokens."""
-        return bool(self.asks) and self.asks[-1].option > 0
-
 
 def plan(prepared: Prepared, *, logprobs: int | None, prompt_logprobs: int | None) -> Plan:
     """Return the reads that a record needs.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = (
     *("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "msgspec"),
-    *("jinja2", "triton", "liger-kernel", "cupy-cuda12x", "cupy-cuda13x"),
+    *("jinja2", "triton", "cupy-cuda12x", "cupy-cuda13x"),
     *("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
     *("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
 )

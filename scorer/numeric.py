@@ -114,27 +114,6 @@ def log1p(x: float | Float64s) -> float | Float64s:
     return _elementwise(_log1p, x)
 
 
-def softmax(logprobs: Sequence[float]) -> list[float]:
-    """exp(l_i) / sum_j exp(l_j), shifted by the maximum.
-
-    The denominator is the correctly rounded exact sum (``math.fsum``), so that each value
-    keeps its bits under any order of ``logprobs``. -inf gives 0.
-
-    Raises ValueError for an empty sequence, NaN, +inf, and when every value is -inf.
-    """
-    if not logprobs:
-        raise ValueError("softmax needs at least one log-probability, got none")
-    largest = math.nan if any(map(math.isnan, logprobs)) else max(logprobs)
-    if not math.isfinite(largest):
-        raise ValueError(
-            "softmax needs log-probabilities without NaN or +inf, at least one of them finite; "
-            f"got a maximum of {largest}"
-        )
-    weights = exps([value - largest for value in logprobs])
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
-
-
 def prob_mass(logprobs: Sequence[float]) -> float:
     """sum_i exp(l_i), the exact sum rounded once (``math.fsum``); 0.0 for an empty sequence.
 

@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 
 from scorer.answers import MAX_ENTRIES, Plan, answer, failed, plan, prompt_sha256
@@ -21,7 +24,7 @@ from scorer.prompts.words import packed
 from scorer.records.record import BadLine, Record
 from scorer.reduction import finish, reduce_host
 from scorer.rows import Score, encode_score
-from scorer.tables import ReadResult, split_results
+from scorer.tables import ReadResult, Results, split_results
 
 VOCABULARY = 10
 
@@ -102,7 +105,7 @@ def row_of(item: Plan, rows: list[list[np.ndarray]]) -> Score:
 def test_a_prompt_read_serves_all_short_options_and_targets() -> None:
     item = planned(prepared([4, 5, 6], [(1,), (2,), (1, 2)], targets=[7, 7]))
     short, longer = item.reads
-    assert item.has_prompt_read
+    assert [ask.option for ask in item.asks] == [0, 2]
     assert short.tokens.tolist() == [4, 5, 6]
     assert short.positions.tolist() == [2]
     assert short.requests.target_ids.tolist() == [1, 2, 7, 7]
@@ -115,7 +118,7 @@ def test_a_prompt_read_serves_all_short_options_and_targets() -> None:
 
 def test_no_prompt_read_where_nothing_needs_it() -> None:
     item = planned(prepared([4], [(1, 2), (3, 4, 5)]))
-    assert not item.has_prompt_read
+    assert [ask.option for ask in item.asks] == [2, 3]
     assert [len(read) for read in item.reads] == [2, 3]  # the last token is not read
     assert planned(prepared([4])).reads == ()
 
@@ -158,6 +161,42 @@ def test_a_lettered_question() -> None:
     )
     assert row.warnings is UNSET
     assert row.prompt_sha256 == hashlib.sha256(b"\4\0\0\0").hexdigest()
+
+
+def option_probabilities(values: Sequence[float]) -> list[float]:
+    """The probabilities of options of one token each, whose log-probabilities are these."""
+    count = len(values)
+    ranks = [1 + sum(other > value for other in values) for value in values]
+    whole = Results([False], [0], [-1.0], list(values), ranks, [], [], [0, 0])
+    item = planned(prepared([4], [(token,) for token in range(count)]))
+    row = answer(item, [ReadResult(whole, 0, 1, 0, count)], PROMPTER)
+    assert row.options is not UNSET
+    return [option.probability for option in row.options]
+
+
+def test_probabilities_are_the_softmax_of_log_probabilities() -> None:
+    values = [-0.25, -3.5, -1.75, -40.0]
+    with mpmath.workprec(160):
+        exact = [mpmath.exp(value) for value in values]
+        expected = [float(weight / mpmath.fsum(exact)) for weight in exact]
+    assert option_probabilities(values) == pytest.approx(expected, rel=1e-15)
+    assert option_probabilities([-3.0]) == [1.0]
+    assert option_probabilities([-1e6, -1e6]) == [0.5, 0.5]
+    assert option_probabilities([-1e6, -800.0]) == [0.0, 1.0]
+
+
+@given(
+    st.lists(st.floats(min_value=-60.0, max_value=0.0), min_size=1, max_size=12).flatmap(
+        lambda values: st.tuples(st.just(values), st.permutations(values))
+    )
+)
+def test_probabilities_keep_their_bits_in_any_order(
+    pair: tuple[list[float], list[float]],
+) -> None:
+    values, shuffled = pair
+    assert dict(zip(values, option_probabilities(values), strict=True)) == dict(
+        zip(shuffled, option_probabilities(shuffled), strict=True)
+    )
 
 
 def test_low_label_mass_is_said_for_questions_only() -> None:

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scorer import numeric
-from scorer.numeric import Float64s, exp, ln, log1p, prob_mass, softmax
+from scorer.numeric import Float64s, exp, ln, log1p, prob_mass
 
 mpmath.mp.prec = 160
 
@@ -187,29 +187,13 @@ def test_constants_are_what_their_comments_say() -> None:
     )
 
 
-def test_softmax_is_the_softmax() -> None:
-    values = [-0.25, -3.5, -1.75, -math.inf, -40.0]
-    exact = [mpmath.exp(v) for v in values]
-    total = mpmath.fsum(exact)
-    for got, weight in zip(softmax(values), exact, strict=True):
-        assert got == pytest.approx(float(weight / total), rel=1e-15)
-    assert softmax([-3.0]) == [1.0]
-    assert softmax([-1e6, -1e6]) == [0.5, 0.5]
-    assert softmax([-math.inf, -800.0]) == [0.0, 1.0]
-
-
 @given(
     st.lists(st.floats(min_value=-60.0, max_value=0.0), min_size=1, max_size=12).flatmap(
         lambda values: st.tuples(st.just(values), st.permutations(values))
     )
 )
-def test_softmax_and_mass_keep_their_bits_under_any_order(
-    pair: tuple[list[float], list[float]],
-) -> None:
+def test_mass_keeps_its_bits_under_any_order(pair: tuple[list[float], list[float]]) -> None:
     values, shuffled = pair
-    assert dict(zip(values, softmax(values), strict=True)) == dict(
-        zip(shuffled, softmax(shuffled), strict=True)
-    )
     assert prob_mass(values) == prob_mass(shuffled)
 
 
@@ -225,20 +209,6 @@ def test_prob_mass() -> None:
     assert prob_mass([]) == 0.0
     assert prob_mass([-math.inf, 0.0]) == 1.0
     assert prob_mass([ln(0.25), ln(0.5)]) == pytest.approx(0.75, rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([], "at least one"),
-        ([math.nan, -1.0], "maximum of nan"),
-        ([math.inf, -1.0], "maximum of inf"),
-        ([-math.inf, -math.inf], "maximum of -inf"),
-    ],
-)
-def test_softmax_refuses_what_has_none(values: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        softmax(values)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scorer.compare.blocks import Block, Reading
 from scorer.compare.orderings import (
     MAX_ALL,
     Order,
@@ -19,7 +20,6 @@ from scorer.compare.orderings import (
     content_means,
     content_sha256,
     cyclic,
-    is_balanced,
     reordered,
     softmaxes,
 )
@@ -63,18 +63,31 @@ def test_balanced_orders_are_a_williams_design(k: int) -> None:
     assert orders[0] == tuple(range(k))
     assert rows == (k if k % 2 == 0 else 2 * k)
     assert len(set(orders)) == rows
-    assert is_balanced(orders)
+    stands = Counter((place, index) for order in orders for place, index in enumerate(order))
+    assert len(stands) == k * k
+    assert set(stands.values()) == {rows // k}
     # Each of the k (k - 1) ordered pairs of neighbours equally often: k - 1 neighbours a row.
     followers = Counter(pair for order in orders for pair in pairwise(order))
     assert len(followers) == k * (k - 1)
     assert set(followers.values()) == {rows // k}
 
 
-def test_balance_is_seen_where_it_is_and_where_it_is_not() -> None:
-    assert is_balanced(list(permutations(range(3))))
-    assert not is_balanced([(0, 1, 2), (1, 2, 0)])
-    # Every option at every position, but 0 twice at the first.
-    assert not is_balanced([(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("orders", "balanced"),
+    [
+        (list(permutations(range(3))), True),
+        ([(0, 1, 2), (1, 2, 0)], False),
+        # Every option at every position, but 0 twice at the first.
+        ([(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2)], False),
+    ],
+)
+def test_balance_is_seen_where_it_is_and_where_it_is_not(
+    orders: list[Order], balanced: bool
+) -> None:
+    rows = ((-1.0,) * 3,) * len(orders)
+    none = (None,) * len(orders)
+    block = Block.of([Reading("key", None, tuple(orders), rows, none, none)])
+    assert block.is_balanced.tolist() == [balanced]
 
 
 def test_all_orders_are_all() -> None:
@@ -265,3 +278,4 @@ def test_softmaxes_of_known_rows() -> None:
     (row,) = softmaxes([[0.0, -math.log(3)]])
 
     assert row == pytest.approx([0.75, 0.25], abs=1e-15)
+    assert softmaxes([[-3.0], [-1e6, -1e6], [-1e6, -800.0]]) == [[1.0], [0.5, 0.5], [0.0, 1.0]]

@@ -180,16 +180,6 @@ def content_means(orders: Sequence[Order], rows: Sequence[Sequence[float]]) -> l
     return [math.fsum(column) / len(placed) for column in zip(*placed, strict=True)]
 
 
-def is_balanced(orders: Sequence[Order]) -> bool:
-    """Whether each option stands equally often at each position."""
-    k = len(orders[0])
-    counts = [[0] * k for _ in range(k)]
-    for order in orders:
-        for position, index in enumerate(order):
-            counts[position][index] += 1
-    return len({count for row in counts for count in row}) == 1
-
-
 def check_order(order: Sequence[int], k: int) -> bool:
     """Whether ``order`` is a permutation of 0 … k - 1."""
     return sorted(order) == list(range(k))
