@@ -226,9 +226,15 @@ def choose_device(name: DeviceName) -> torch.device:
     return torch.device(name, 0) if name == "cuda" else torch.device(name)
 
 
-def default_shape(device: torch.device) -> BatchShape:
-    """Return the batch shape used where the user gives none; measured, see docs/measurements.md."""
-    return BatchShape(8192, 256) if device.type == "cuda" else BatchShape(512, 16)
+def choose_shape(device: torch.device, tokens: int | None, rows: int | None) -> BatchShape:
+    """Resolve T and R: None is the device's default; measured, see docs/measurements.md.
+
+    Raises UsageError for numbers that are no shape.
+    """
+    default = BatchShape(8192, 256) if device.type == "cuda" else BatchShape(512, 16)
+    return BatchShape(
+        default.tokens if tokens is None else tokens, default.rows if rows is None else rows
+    )
 
 
 def choose_dtype(name: DtypeName, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

@@ -21,7 +21,7 @@ import torch
 
 from scorer.cuda.reduction_plan import MAX_DEVICE_K
 from scorer.errors import DeviceError, UsageError
-from scorer.manifest import Json, settings_fields, sha256_of
+from scorer.manifest import Json, numerics_fields, settings_fields, sha256_of
 from scorer.model import Qwen3
 from scorer.reduction import RawReduction, Reduced, RowRequests, finish, reduce_host
 from scorer.selftest import SelfTests
@@ -144,6 +144,43 @@ class Reader:
             self.depth = _DEPTH
             with self._computing(shape.tokens):
                 self._free = [self._new_head() for _ in range(self.depth)]
+
+    @classmethod
+    def of(
+        cls,
+        model: Qwen3,
+        shape: BatchShape,
+        *,
+        n_ids: int,
+        weights_sha256: str,
+        alone: bool = False,
+        reduction: ReductionName = "auto",
+        cache: Path | None = None,
+        share: bool = True,
+    ) -> Reader:
+        """Make a reader and its numerics.
+
+        share: as far as the model and ``alone`` let reads. Raises UsageError, DeviceError.
+        """
+        place = choose_reduction(reduction, model.device)
+        numerics = numerics_fields(
+            model,
+            shape,
+            isolation="alone" if alone else "packed",
+            reduction=place,
+            n_ids=n_ids,
+            weights_sha256=weights_sha256,
+        )
+        return cls(
+            model,
+            shape,
+            alone=alone,
+            n_ids=n_ids,
+            numerics=numerics,
+            cache=cache,
+            reduction=place,
+            share=share and model.shares and not alone,
+        )
 
     @property
     def max_device_k(self) -> int | None:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from scorer.answers import Plan
-from scorer.errors import DeviceError, InputError, ModelError, RowError, UsageError
+from scorer.errors import InputError, ModelError, RowError, UsageError
 from scorer.prompts.labels import LabelSet
 from scorer.prompts.templates import default_question_template
 from scorer.records.record import MAX_TOP_K, BadLine, Record
 from scorer.records.record_line import parse_line
 from scorer.rows import Score
-from scorer.turns import Chunk, Turns
+from scorer.turns import LAUNCH_ERRORS, Chunk, Turns
 from scorer.workers.hands import Hands, Here, one_ahead
 from scorer.workers.host import Host, HostSettings
 
@@ -195,7 +195,7 @@ class Scorer:
         stop: asked at every record; when true, the batch in flight is finished and the rows that
         are whole in order come, but no others. together: records in a row that have the same
         ``line`` are one record of the input, and may share what they have in common. When the
-        device fails, rows that were whole before still come, then the error.
+        device or a self-test fails, rows that were whole before still come, then the error.
         """
         reader = self.reader
         chunks = (
@@ -232,7 +232,7 @@ class Scorer:
             for stretch in Turns[int](reader, stop).run(hands.chunks(lines)):
                 hands.write(stretch, most_on_device=most, stop_at_error=stop_at_error)
                 yield from hands.ready()
-        except (DeviceError, InputError, ModelError):
+        except (*LAUNCH_ERRORS, InputError, ModelError):
             yield from hands.rest()
             raise
         yield from hands.rest()

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from scorer.checkpoint import find_checkpoint
-from scorer.manifest import numerics_fields
-from scorer.model import Qwen3, default_shape
+from scorer.model import Qwen3, choose_shape
 from scorer.reader import Reader
 from scorer.scoring import Scorer
 from scorer.shapes import Batch
@@ -38,27 +37,11 @@ def make_scorer(folder: Path, shape: str) -> Scorer:
     (folder / "model.safetensors").touch()
     scorer = Scorer(folder)
     device = torch.device("cuda", 0)
-    batch_shape = default_shape(device)
     model = Qwen3.random(find_checkpoint(str(folder)), device, torch.bfloat16, seed=0)
-    fields = numerics_fields(
-        model,
-        batch_shape,
-        isolation="packed",
-        reduction="device",
-        n_ids=scorer.prompter.n_ids,
-        weights_sha256="random",
+    batch_shape = choose_shape(device, None, None)
+    scorer.reader = Reader.of(
+        model, batch_shape, n_ids=scorer.prompter.n_ids, weights_sha256="random"
     )
-    reader = Reader(
-        model,
-        batch_shape,
-        alone=False,
-        n_ids=scorer.prompter.n_ids,
-        numerics=fields,
-        cache=None,
-        reduction="device",
-        share=model.shares,
-    )
-    scorer.__dict__["reader"] = reader
     return scorer
 
 
@@ -80,7 +63,7 @@ class Pretended(ModelFreeReader):
 
 
 def pretended(folder: Path, seconds: float) -> Scorer:
-    reader = Pretended(shape=default_shape(torch.device("cuda")), depth=2)
+    reader = Pretended(shape=choose_shape(torch.device("cuda"), None, None), depth=2)
     reader.seconds = seconds
     return model_free(write_tokenizer_only(folder / "model", DEMO_MODEL), reader)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from scorer.bench import workloads
 from scorer.bench.figures import Phase, StartUp
 from scorer.bench.sizes import SIZES, weightless
-from scorer.shapes import BatchShape
 
 if TYPE_CHECKING:
     from scorer.checkpoint import Checkpoint
@@ -65,9 +64,9 @@ def start(
     from transformers import Qwen3ForCausalLM  # noqa: F401 - its import is what is timed
 
     from scorer.bench import baselines, instruments
-    from scorer.manifest import hash_files, numerics_fields
-    from scorer.model import Qwen3, choose_device, choose_dtype, default_shape
-    from scorer.reader import Reader, choose_reduction
+    from scorer.manifest import hash_files
+    from scorer.model import Qwen3, choose_device, choose_dtype, choose_shape
+    from scorer.reader import Reader
 
     clock.end("libraries", ours=False)
     device = choose_device(device_name)
@@ -84,6 +83,7 @@ def start(
     clock.end("tokenizer", ours=True)
 
     dtype = choose_dtype(dtype_name, device, checkpoint)
+    batch_shape = choose_shape(device, tokens, rows)
     if model is None:
         qwen3 = Qwen3.random(checkpoint, device, dtype, seed=SEED)
         weights = f"random, seed {SEED}"
@@ -95,29 +95,7 @@ def start(
     instruments.wait(device)
     clock.end("weights", ours=False)
 
-    default = default_shape(device)
-    batch_shape = BatchShape(
-        default.tokens if tokens is None else tokens, default.rows if rows is None else rows
-    )
-    reduction = choose_reduction("auto", device)
-    numerics = numerics_fields(
-        qwen3,
-        batch_shape,
-        isolation="packed",
-        reduction=reduction,
-        n_ids=n_ids,
-        weights_sha256=weights,
-    )
-    reader = Reader(
-        qwen3,
-        batch_shape,
-        alone=False,
-        n_ids=n_ids,
-        numerics=numerics,
-        cache=None,
-        reduction=reduction,
-        share=qwen3.shares,
-    )
+    reader = Reader.of(qwen3, batch_shape, n_ids=n_ids, weights_sha256=weights)
     clock.end("reader", ours=True)
     reader.selftests.require(qwen3, batch_shape, batch_shape.tokens)
     clock.end("self-test", ours=True)
