@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from scorer.asks import Ask
-from scorer.errors import DeviceError
+from scorer.errors import DeviceError, IsolationError
 from scorer.packing import Packer
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _WINDOW_FORWARDS: Final = 8
 """The packing window in forwards of T tokens: more fills better, less answers sooner."""
+
+LAUNCH_ERRORS: Final = (DeviceError, IsolationError)
+"""What a launch may raise, at any batch: a rung's self-test runs where the rung is first used."""
 
 _Origin = TypeVar("_Origin")
 
@@ -88,20 +91,24 @@ class Turns(Generic[_Origin]):
     def run(self, chunks: Iterable[Chunk[_Origin]]) -> Iterator[Stretch[_Origin]]:
         """Yield the chunks' records in order, as they become whole.
 
-        When the device fails, records that were whole before still come, then the DeviceError.
-        Nothing is left in flight, also where the caller takes no more.
+        When a launch fails, records that were whole before still come, then the DeviceError or
+        IsolationError. Nothing is left in flight, also where the caller takes no more.
         """
         # What there is by now, stays. To look through all that the libraries hold takes Python 0.2
-        # s, again and again, and longer than a device has work waiting.
-        gc.freeze()
+        # s, again and again, and longer than a device has work waiting. Where something is frozen
+        # already, it is another's to unfreeze.
+        freezes = not gc.get_freeze_count()
+        if freezes:
+            gc.freeze()
         try:
             for _ in self._turns(chunks):
                 yield from self._stretches()
-        except DeviceError:
+        except LAUNCH_ERRORS:
             yield from self._stretches()
             raise
         finally:
-            gc.unfreeze()
+            if freezes:
+                gc.unfreeze()
             with suppress(DeviceError):  # what comes back now, nobody asks for
                 while self._flights:
                     self._reader.wait(self._flights.popleft())
@@ -173,7 +180,7 @@ class Turns(Generic[_Origin]):
             if batch is not None:
                 flights.append(reader.launch(batch))
                 self._launched += 1
-        except DeviceError:
+        except LAUNCH_ERRORS:
             if oldest is not None:
                 self._take(oldest)
             with suppress(DeviceError):  # of the fault that is raised already

@@ -14,7 +14,7 @@ from threading import get_ident
 
 import pytest
 
-from scorer.errors import DeviceError
+from scorer.errors import DeviceError, IsolationError, ScorerError
 from scorer.records.lines import Lines, pieces
 from scorer.rows import Score
 from scorer.scoring import Scorer, as_records
@@ -60,11 +60,11 @@ class Watched(ModelFreeReader):
         return super().results(flight)  # type: ignore[return-value]
 
 
-def rows(scorer: Scorer) -> tuple[list[Score], DeviceError | None]:
+def rows(scorer: Scorer) -> tuple[list[Score], ScorerError | None]:
     got: list[Score] = []
     try:
         got.extend(scorer.score(RECORDS))
-    except DeviceError as error:
+    except ScorerError as error:
         return got, error
     return got, None
 
@@ -84,17 +84,21 @@ def test_as_many_batches_in_flight_as_the_reader_takes(model: Path, depth: int) 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_launch_that_fails_leaves_what_was_in_flight(model: Path, depth: int) -> None:
     expected, _ = rows(model_free(model, ModelFreeReader(BatchShape(64, 8))))
+    counts = []
+    for kind in (DeviceError, IsolationError):
 
-    def fault(forward: int) -> None:
-        if forward == 30:
-            raise DeviceError("no memory")
+        def fault(forward: int, kind: type[ScorerError] = kind) -> None:
+            if forward == 30:
+                raise kind("no more")
 
-    reader = Watched(depth, fault)
-    got, error = rows(model_free(model, reader))
-    assert str(error) == "no memory"
-    assert 0 < len(got) < len(expected)
-    assert got == expected[: len(got)]
-    assert reader.in_flight == []
+        reader = Watched(depth, fault)
+        got, error = rows(model_free(model, reader))
+        assert type(error) is kind
+        assert 0 < len(got) < len(expected)
+        assert got == expected[: len(got)]
+        assert reader.in_flight == []
+        counts.append(len(got))
+    assert counts[0] == counts[1]
 
 
 def test_the_garbage_collector_looks_at_what_a_job_makes_only(model: Path) -> None:
@@ -109,6 +113,22 @@ def test_the_garbage_collector_looks_at_what_a_job_makes_only(model: Path) -> No
     assert min(during) > 10_000
     del scores  # not to the end
     assert gc.get_freeze_count() == 0
+
+
+def test_what_another_has_frozen_stays_frozen(model: Path) -> None:
+    during: list[int] = []
+    reader = ModelFreeReader(
+        BatchShape(64, 8), before_launch=lambda _: during.append(gc.get_freeze_count())
+    )
+    scorer = model_free(model, reader)
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        assert len(list(scorer.score(RECORDS))) == len(RECORDS)
+        assert max(during) <= before  # nothing comes to it; what dies leaves it
+        assert before // 2 < gc.get_freeze_count() <= before
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(("depth", "first"), [(1, 8), (2, 1), (3, 1)])
