@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -140,6 +141,20 @@ def test_a_bug_is_not_hidden(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Reader, "launch", fail)
     with pytest.raises(ZeroDivisionError):
+        bench.score("-q")
+
+
+@pytest.mark.parametrize("code", [0, 3, "no licence"])
+def test_a_library_that_ends_the_process_is_not_obeyed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: object
+) -> None:
+    """A job that has not come to its end must not look as if it had, nor as if a pipe closed."""
+
+    def fail(*_: object) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(Reader, "launch", fail)
+    with pytest.raises(RuntimeError, match=f"a library ended the process, with {code!r}"):
         bench.score("-q")
 
 
@@ -301,3 +316,20 @@ def test_a_reader_that_goes_away(bench: Bench, command: str) -> None:
 
     assert done.stderr == ""
     assert done.returncode in (0, 141)  # whether it has gone before the first byte is a race
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"]])
+def test_a_reader_that_has_gone(bench: Bench, command: list[str]) -> None:
+    """One is printed by Rich, which makes an exit of its own of it."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    done = subprocess.run(
+        [*PROGRAM, *command],
+        cwd=REPO,
+        env=environment(bench.folder),
+        stdout=ours,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (141, b"")
