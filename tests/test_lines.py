@@ -95,11 +95,13 @@ def test_where_a_prefix_may_end(data: bytes, piece: int) -> None:
 
 def test_a_line_that_is_too_long_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_module, "LONGEST_LINE", 20)
-    data = b"a\n" + b"x" * 19 + b"\n" + b"y" * 20 + b"\n" + b"z" * 50 + b"\nb\n" + b"w" * 20
+    data = b"a\n" + b"x" * 19 + b"\n" + b"y" * 20 + b"\n" + b"z" * 50 + b"\nb\n" + b"w" * 21
     got = cut(data, 8)
     too_long = [(lines.first, lines.after.bytes) for lines in got if lines.too_long]
     assert too_long == [(3, 43), (4, 94), (6, len(data))]
     assert [number for lines in got for number, _ in lines.contents()] == [1, 2, 5]
+    longest = [pair for lines in cut(data[:-1], 8) for pair in lines.contents()]
+    assert longest[-1] == (6, b"w" * 20)
     for lines in got:
         assert lines.after.sha256.hexdigest() == sha256(data[: lines.after.bytes])
         if lines.too_long:

@@ -17,7 +17,8 @@ import msgspec
 
 BOM: Final = b"\xef\xbb\xbf"
 JSON_SPACE: Final = b" \t\r\n"
-# A line that is longer is never held: a few bytes of a compressed file can stand for terabytes.
+# A line that is longer, with its ending, is never held: a few bytes of a compressed file can stand
+# for terabytes.
 LONGEST_LINE: Final = 1 << 28
 PIECE: Final = 1 << 16
 """Bytes that are read at once: a piece is about as long, or one line."""
@@ -163,13 +164,13 @@ def pieces(stream: io.BufferedReader, size: int | None = None) -> Iterator[Lines
         whole = block.rfind(b"\n") + 1
         line = block[whole:]
         try:
-            rest = stream.readline(min(LONGEST_LINE - len(line), left)) if line else b""
+            rest = stream.readline(min(LONGEST_LINE + 1 - len(line), left)) if line else b""
         except Exception:
             if whole:
                 yield piece(block[:whole])
             raise
         left -= len(rest)
-        if len(line) + len(rest) < LONGEST_LINE or rest.endswith(b"\n"):
+        if len(line) + len(rest) <= LONGEST_LINE:
             yield piece(block + rest)
             continue
         if whole:
