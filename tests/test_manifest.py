@@ -41,7 +41,7 @@ COMPUTE_NOTHING = {
         "sharing subject tally"
     ),
     "compare": ("charts job measures metrics pride questions report report_html stats thresholds"),
-    "job": "job output resume run shard stopping summary",
+    "job": "identity job output resume run shard stopping summary",
     "prompts": (
         "frames labels literal options prompter rendering sandbox skeleton templates "
         "tokenizer truncation words"

@@ -336,7 +336,7 @@ def test_another_version_of_scorer_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(bench)
-    monkeypatch.setattr("scorer.job.job.__version__", "9.9")
+    monkeypatch.setattr("scorer.job.identity.__version__", "9.9")
     assert 'scorer: was "' in refused(bench)
 
 
@@ -451,7 +451,7 @@ def test_force_new_starts_over(bench: Bench) -> None:
 
 
 def test_resume_and_force_new_contradict(bench: Bench) -> None:
-    with pytest.raises(UsageError, match="take one"):
+    with pytest.raises(UsageError, match="choose one"):
         bench.run(resume=True, replace=True)
 
 
@@ -499,7 +499,7 @@ def test_another_driver_with_other_bits_is_refused(bench: Bench) -> None:
 
     message = refused(bench, numerics=DRIVER, numerics_key="key 2", bits=1)
 
-    assert "the driver is another, and the row of " in message
+    assert "the driver changed, and the row of " in message
     assert int(message.split(f"{bench.records}:")[1].split(":")[0]) >= line
 
 

@@ -18,7 +18,7 @@ import msgspec
 from scorer.check.diff import Difference, changed_fields
 from scorer.check.row_index import RowIndex, key_of, keys_of
 from scorer.errors import InputError, UsageError
-from scorer.job.job import model_identity
+from scorer.job.identity import model_identity
 from scorer.job.shard import Shard
 from scorer.records.record import BadLine, Record
 from scorer.records.source import Counts, Source, reading

@@ -182,7 +182,7 @@ def _made_by(
     scorer: Scorer, sources: Iterable[Source], counts: Iterable[Counts]
 ) -> dict[str, Json]:
     from scorer.environment import describe_environment
-    from scorer.job.job import model_identity
+    from scorer.job.identity import model_identity
 
     reader = scorer.reader
     return {

@@ -1,4 +1,4 @@
-"""One ``scorer score``: a file in, a file and its manifest out, a summary for who waits for it."""
+"""One ``scorer score``: a file in, file and manifest out, a summary for whoever is waiting."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
-from scorer import __version__
 from scorer.answers import Plan
 from scorer.errors import UsageError
 from scorer.job.output import RowFile, StdoutRows
 from scorer.job.shard import Shard
 from scorer.job.summary import CONSTANT_SCORES, Summary
-from scorer.manifest import hash_files, sha256_of
 from scorer.records.source import Counts, Source, at_line
 
 if TYPE_CHECKING:
     from scorer.job.run import Run
-    from scorer.manifest import Json
     from scorer.progress import Reporter
     from scorer.scoring import Scorer
 
@@ -59,7 +56,7 @@ class Job:
         if self.limit is not None and self.limit < 0:
             raise UsageError(f"--limit must be 0 or more, got {self.limit}")
         if self.resume and self.replace:
-            raise UsageError("--resume goes on with an output, --force-new replaces it: take one")
+            raise UsageError("--resume goes on with an output, --force-new replaces it: choose one")
         if self.resume and (self.output is None or self.manifest is None):
             raise UsageError("--resume goes on with a file: name it with --output")
         for path in (self.output, self.manifest):
@@ -172,7 +169,7 @@ class Job:
             reader = scorer.reader
             counts = reader.counts
             if run.before:
-                rows.append(("resumed", f"behind {run.before:,} rows that were there already"))
+                rows.append(("resumed", f"after {run.before:,} rows that were there already"))
             if counts.forwards:
                 speed = f"{counts.reads / run.seconds:,.0f} reads/s, "
                 speed += f"{counts.real_tokens / run.seconds:,.0f} tokens/s, "
@@ -200,63 +197,6 @@ def _check_kind(path: Path) -> None:
 
 def _same_file(a: Path, b: Path) -> bool:
     return a.exists() and b.exists() and a.samefile(b)
-
-
-def identity(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
-    """Return what of a manifest is known without the weights; equal for equal runs."""
-    shard = None if job.shard is None else str(job.shard)
-    return {
-        "scorer": __version__,
-        "model": model_identity(scorer),
-        "settings": {**scorer.settings, "limit": job.limit, "shard": shard},
-        "input": {
-            "name": job.source.name,
-            "sha256": counts.sha256,
-            "bytes": counts.bytes,
-            "records": counts.records,
-            "blank_lines": counts.blank,
-        },
-    }
-
-
-def model_identity(scorer: Scorer) -> dict[str, Json]:
-    """Return what of a model and its tokenizer is known without the weights."""
-    checkpoint = scorer.checkpoint
-    tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
-    return {
-        "name": checkpoint.name,
-        "revision": checkpoint.revision,
-        "config_sha256": sha256_of(checkpoint.config),
-        "tokenizer_sha256": hash_files(file for file in tokenizer if file.is_file()),
-        "template_sha256": scorer.prompter.template_sha256,
-    }
-
-
-def produced_by(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
-    """Return what produces a job's rows, for its manifest; equal for equal runs."""
-    reader = scorer.reader
-    known = identity(job, scorer, counts)
-    model = known["model"]
-    assert isinstance(model, dict)
-    return {
-        **known,
-        "model": {**model, "weights_sha256": reader.numerics["weights_sha256"]},
-        "numerics_key": reader.numerics_key,
-        "numerics": reader.numerics,
-        "selftest": {"comparisons": reader.selftests.comparisons},
-    }
-
-
-def work_done(scorer: Scorer) -> dict[str, int]:
-    """Return how many forwards, reads and tokens a scorer has computed."""
-    counts = scorer.reader.counts
-    return {
-        "forwards": counts.forwards,
-        "reads": counts.reads,
-        "read_tokens": counts.real_tokens + counts.shared_tokens,
-        "shared_tokens": counts.shared_tokens,
-        "forward_tokens": counts.forward_tokens,
-    }
 
 
 def summary_json(summary: Summary) -> str:

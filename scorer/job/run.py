@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scorer.errors import IsolationError, ScorerError, StopAtError, UsageError
-from scorer.job.job import identity, produced_by, work_done
+from scorer.job.identity import identity, produced_by, work_done
 from scorer.job.output import RowFile, StdoutRows, writing
 from scorer.job.resume import (
     Kept,
@@ -103,7 +103,7 @@ class Run:
             self._checkpoint(complete=True)
 
     def _is_new(self) -> bool:
-        """Whether there is no row to go on behind: no file, or a job that died before its first."""
+        """Whether there is no row to continue after: no file, or a job that died before one."""
         assert isinstance(self._out, RowFile)
         assert self._job.manifest is not None
         return self._out.size == 0 and not self._job.manifest.exists()
@@ -172,12 +172,12 @@ class Run:
         for (number, row), line in zip(again, tail, strict=True):
             if row != line:
                 raise UsageError(
-                    "--resume: the driver is another, and the row of "
-                    f"{at_line(self._job.source.name, number, 'comes out differently with it')}; "
+                    "--resume: the driver changed, and the row of "
+                    f"{at_line(self._job.source.name, number, 'scores differently with it')}; "
                     "go on with the driver that the manifest names, or --force-new starts over"
                 )
         self._job.reporter.say(
-            f"the driver is another; the last {len(tail)} rows came out the same, to the bit"
+            f"the driver changed; the last {len(tail)} rows came out the same, to the bit"
         )
 
     def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
