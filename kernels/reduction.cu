@@ -4,7 +4,7 @@
 //      SCORER_FLOAT16), V <= 2^20; a plan (below) that says what each row is asked for.
 // Out: one compact buffer: RowResult [rows], TargetResult [targets], EntryResult [entries].
 //
-// Launch sequence, on one stream, without a word from the host in between. `chunks` blocks share
+// Launch sequence, on one stream, with no host involvement in between. `chunks` blocks share
 // a row, `chunks` a power of two from 1 to 64:
 //
 //   row_maxima      rows * chunks blocks of THREADS   first read of the logits: maxima of up to

@@ -94,8 +94,8 @@ def _download(name: str, revision: str | None) -> Path:
     except (httpx.HTTPError, ValueError, OSError) as error:
         at = "" if revision is None else f" at revision {revision}"
         raise ModelError(
-            f"--model {name}{at}: can't be had from the hub: {error}; give a folder, or see that "
-            "the name is right and the network is up"
+            f"--model {name}{at}: couldn't be fetched from the hub: {error}; give a folder, or see "
+            "that the name is right and the network is up"
         ) from error
 
 

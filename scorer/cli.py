@@ -111,7 +111,7 @@ def score(
     no_shared_prefix: NoSharedPrefix = False,
     logprobs: Annotated[
         int | None,
-        typer.Option(help="Next-token entries for records that don't say; 0: the chosen only."),
+        typer.Option(help="Next-token entries for records that don't set it; 0: the chosen only."),
     ] = None,
     prompt_logprobs: Annotated[
         int | None, typer.Option(help="The same at every position of the prompt.")
@@ -128,7 +128,10 @@ def score(
         typer.Option(metavar="I/N", help="Only the I-th of N parts of the lines, as in 2/7."),
     ] = None,
     on_error: Annotated[
-        OnError, typer.Option(help="row: an error row, and on; stop: end before the first.")
+        OnError,
+        typer.Option(
+            help="row: write an error row and continue; stop: stop before the first error."
+        ),
     ] = OnError.row,
     workers: Annotated[
         int | None,
@@ -371,7 +374,7 @@ def check(
     if model is None:
         raise UsageError("check needs --model: a folder of a Qwen3 checkpoint, or a hub id")
     if quick and full:
-        raise UsageError("--quick does less, --full does more: take one")
+        raise UsageError("--quick does less, --full does more: choose one")
     scenarios = choose(only or (), skip or ())
     from scorer.check.against import Earlier
     from scorer.check.job import Report, bundled_examples, check_against
@@ -399,7 +402,7 @@ def check(
     }
     if against is None:
         if sample is not None:
-            raise UsageError("--sample is of the rows of --against SCORES; name them")
+            raise UsageError("--sample needs --against SCORES")
         names = [source] if source is not None else bundled_examples()
         options = {name: value for name, value in given.items() if value is not None}
         scorer = Scorer(model, revision=revision, **options)
@@ -561,7 +564,7 @@ def _only_for_reports(context: typer.Context) -> None:
         and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
     if asking:
-        raise UsageError(f"--from takes rows that are there: leave out {', '.join(asking)}")
+        raise UsageError(f"--from only re-reports existing rows; remove {', '.join(asking)}")
 
 
 def _read_template(path: Path | None) -> str | None:
@@ -613,8 +616,12 @@ def main() -> NoReturn:
         code = _run(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
-    except SystemExit:  # what Rich makes of a closed pipe
-        code = EXIT_CLOSED_PIPE
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # Rich makes an exit of it
+            code = EXIT_CLOSED_PIPE
+        else:
+            why = f"a library ended the process, with {stop.code!r}"
+            raise RuntimeError(why) from stop  # noqa: TRY004  (no type is wrong)
     except OSError as error:
         # What is left in the buffer can't be written; keep Python from trying again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

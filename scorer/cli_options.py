@@ -138,6 +138,6 @@ ManifestPath = Annotated[
 ]
 ForceNew = Annotated[bool, typer.Option("--force-new", help="Replace an output that exists.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on behind the rows that an interrupted job wrote.")
+    bool, typer.Option("--resume", help="Continue after the rows that an interrupted job wrote.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors on stderr.")]

@@ -70,7 +70,7 @@ class ReadCounts:
     def describe_sharing(self) -> str:
         """Say in one line what sharing saved."""
         whole = self.real_tokens + self.shared_tokens
-        return f"{self.shared_tokens:,} of {whole:,} tokens were not computed again"
+        return f"{self.shared_tokens:,} of {whole:,} tokens were shared instead of recomputed"
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +235,7 @@ class Reader:
         return list(split_results(self._finished(flight), flight.requests, counts))
 
     def collect(self, flight: InFlight) -> list[Reduced]:
-        """Return what ``results`` does as arrays, for who compares bits."""
+        """Return what ``results`` does as arrays, for callers that compare bits."""
         counts = [len(read.positions) for read in flight.batch.reads]
         return list(split_reduced(self._finished(flight), flight.requests, counts))
 

@@ -171,7 +171,7 @@ class Scorer:
         """Yield each record's plan, or its error row; in order, without the model.
 
         A thread tokenises the next records meanwhile; the tokenizer's own code and the device's
-        need no turn of Python's.
+        run without the GIL.
         """
         for plans in self._prepared(records):
             yield from plans

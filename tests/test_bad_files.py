@@ -170,7 +170,7 @@ def test_a_compressed_file_is_the_file(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(InputError, match="can't be decompressed: "):
         read(packed)
     packed.write_bytes(data)
-    with pytest.raises(InputError, match="or rename what is none"):
+    with pytest.raises(InputError, match="or drop the suffix if it isn't one"):
         read(packed)
 
 

@@ -122,7 +122,7 @@ def test_nothing_wrong_with_sharing(tiny_model: Path, monkeypatch: pytest.Monkey
     assert result.status is Status.passed
     assert result.tally.comparisons > 500
     (note,) = result.tally.notes
-    assert re.fullmatch(r"[\d,]+ tokens were not computed again", note)
+    assert re.fullmatch(r"[\d,]+ tokens were shared instead of recomputed", note)
 
 
 def test_bits_that_move_where_nothing_can_be_shared(

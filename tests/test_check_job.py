@@ -236,8 +236,8 @@ def test_a_termination_leaves_a_valid_report(bench: Bench, monkeypatch: pytest.M
     ("options", "message"),
     [
         (("--only", "repeated"), "no scenario 'repeated'"),
-        (("--quick", "--full"), "take one"),
-        (("--sample", "3"), "--sample is of the rows of --against"),
+        (("--quick", "--full"), "choose one"),
+        (("--sample", "3"), "--sample needs --against SCORES"),
         (("--limit", "0"), "must be at least 1"),
         (("--report", "/no/such/folder/check.json"), "there is no folder"),
         (("--report", "/dev/null"), "exists; --force-new replaces a file"),

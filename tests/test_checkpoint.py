@@ -175,7 +175,7 @@ def test_a_hub_id_that_is_not_cached(hub: Path, monkeypatch: pytest.MonkeyPatch)
     assert "HF_HUB_OFFLINE=1" in message
     assert "hf download Qwen/Qwen3-0.6B" in message
     refused("Qwen/Qwen3-0.6B: not complete", "Qwen/Qwen3-0.6B", "main")
-    refused("can't be had from the hub", "not an/id!")
+    refused("couldn't be fetched from the hub", "not an/id!")
     assert not hub.exists()
 
 
@@ -187,7 +187,7 @@ def test_a_hub_that_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> 
         raise error
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    refused(f"can't be had from the hub: {error}", "someone/tiny")
+    refused(f"couldn't be fetched from the hub: {error}", "someone/tiny")
 
 
 def test_a_hub_id_that_is_cached(hub: Path, tiny_model: Path) -> None:

@@ -678,9 +678,9 @@ def test_files_that_exist_are_kept(bench: Bench, questions: Path) -> None:
     ("arguments", "message"),
     [
         ((), "compare needs INPUT and --model, or --from ROWS"),
-        (("--from", "rows", "--model", "m"), "leave out --model"),
-        (("--from", "rows", "--limit", "3", "--resume", "x.jsonl"), "leave out"),
-        (("--from", "rows", "--dry-run"), "leave out --dry-run"),
+        (("--from", "rows", "--model", "m"), "rows; remove --model"),
+        (("--from", "rows", "--limit", "3", "--resume", "x.jsonl"), "rows; remove"),
+        (("--from", "rows", "--dry-run"), "rows; remove --dry-run"),
         (("--from", "rows", "--pride-fraction", "1"), "at least 0 and below 1"),
         (("--from", "rows", "--fail-if", "flips>1"), "unknown metric 'flips'"),
         (("--from", "rows", "--fail-if", "flip_rate"), "as in 'flip_rate>0.2'"),

@@ -116,7 +116,10 @@ def test_score_says_what_was_asked_and_what_was_saved(
     assert theirs["counts"]["shared_tokens"] == 0
     assert ours["counts"]["read_tokens"] == theirs["counts"]["read_tokens"]
     total = theirs["counts"]["read_tokens"]
-    assert f"shared prefixes  {saved:,} of {total:,} tokens were not computed again" in first.err
+    assert (
+        f"shared prefixes  {saved:,} of {total:,} tokens were shared instead of recomputed"
+        in first.err
+    )
     assert "shared" not in second.err
 
 

@@ -32,7 +32,7 @@ class Run:
 
     logprobs: float64 ``[reads, targets]``, in the order of the reads. forwards: how many were run.
     forward_tokens: the tokens they computed, padding and filler included. shared_tokens: those of
-    the reads that were not computed again.
+    the reads that were shared instead of recomputed.
     """
 
     logprobs: npt.NDArray[np.float64]

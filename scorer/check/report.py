@@ -130,8 +130,8 @@ def _control(result: Result, ours: Tally) -> str:
     if result.status is Status.not_shown:
         return (
             "this machine did not show the problem: ordinary padded batches by transformers moved "
-            f"none of {tally.comparisons:,} values here, so a difference that this check should "
-            f"find was not there to be found; {mine}"
+            f"none of {tally.comparisons:,} values here, so there was no difference for the check "
+            f"to detect; {mine}"
         )
     return f"{result.status.value}: {result.reason}"
 

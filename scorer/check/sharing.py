@@ -51,7 +51,7 @@ def shared_prefix(subject: Subject, tally: Tally) -> None:
             f"nothing could be shared in forwards of {reader.shape.tokens} tokens and at most "
             f"{reader.shape.rows} reads"
         )
-    tally.notes.append(f"{saved:,} tokens were not computed again")
+    tally.notes.append(f"{saved:,} tokens were shared instead of recomputed")
 
 
 def _compare(subject: Subject, tally: Tally, what: str, records: Sequence[Record]) -> None:

@@ -3,7 +3,7 @@
 Reads the weights out of a transformers model and computes what its layers compute, without calling
 them, so nothing of that model or of transformers is patched. A forward is a fixed sequence of
 launches on buffers that stay where they are: captured in a CUDA graph once for each number of
-tokens, then replayed. What a forward is of comes from device memory alone.
+tokens, then replayed. Everything a forward depends on is read from device memory.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def decompressed(raw: io.RawIOBase, suffix: str, name: str) -> io.BufferedReader
         zstd = _zstd()
         if zstd is None:
             raise InputError(
-                f"{name}: reading .zst needs zstd, which this Python has not: pip install "
+                f"{name}: reading .zst needs zstd, which this Python lacks: pip install "
                 "'scorer[zstd]', or decompress the file"
             )
         return io.BufferedReader(zstd.ZstdFile(io.BufferedReader(raw, _BUFFER)), _BUFFER)

@@ -201,7 +201,8 @@ class Source:
             except damage() as error:
                 where = at_line(self.name, number + 1, "can't be decompressed")
                 raise InputError(
-                    f"{where}: {error}; give a whole {self._suffix} file, or rename what is none"
+                    f"{where}: {error}; give a complete {self._suffix} file, or drop the suffix if "
+                    "it isn't one"
                 ) from error
 
     def _report_repeated(self, repeated: npt.NDArray[np.uint64]) -> None:

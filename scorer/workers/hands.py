@@ -42,7 +42,7 @@ class Hands(Protocol):
 class Here:
     """The process that asks; a thread plans the next lines meanwhile.
 
-    The tokenizer's own code and the device's need no turn of Python's.
+    The tokenizer's own code and the device's run without the GIL.
     """
 
     def __init__(self, host: Host) -> None:
