@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,10 +105,10 @@ def _store(file: Path | None, outcomes: dict[int, Outcome]) -> None:
         str(rung): {"comparisons": outcome.comparisons, "packings": outcome.packings}
         for rung, outcome in outcomes.items()
     }
-    try:
+    # An unwritable cache folder, or a full disk, only means that the test runs again next time.
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as handle:
-            json.dump(entries, handle)
-        Path(handle.name).replace(file)
-    except OSError:
-        return  # an unwritable cache folder only means that the test runs again next time
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            written = Path(folder, file.name)
+            written.write_text(json.dumps(entries), encoding="utf-8")
+            written.replace(file)
