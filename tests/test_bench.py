@@ -437,6 +437,36 @@ def test_a_baseline_out_of_memory_is_a_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert comparison["packed_over"]["one_at_a_time"] > 0
 
 
+def test_a_baseline_out_of_memory_while_profiled_is_a_row(
+    started: bench_start.Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = started.reader
+    workload = workloads.make(
+        "60", reader.shape, forwards=2, n_ids=reader.n_ids, max_tokens=600, seed=3
+    )
+    fits = baselines.Run(np.zeros((len(workload.reads), 1)), 1, 256)
+
+    def hungry(_: Sequence[int]) -> baselines.Run:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nMore.")
+
+    def kernels(run: Callable[[], object]) -> float:
+        run()
+        return 0.5
+
+    every = range(len(workload.reads))
+    padded = bench._Turns("padded", every, workload.tokens, hungry, [1.0], fits)
+    packed = bench._Turns("packed", every, workload.tokens, lambda _: fits, [1.0], fits)
+    monkeypatch.setattr(instruments, "kernel_seconds", kernels)
+    for one in (padded, packed):
+        bench._profile(one, workload, 256)
+
+    row, own = bench._compared(workload, [padded, packed], 1, 1.0).figures
+    assert (row.way, row.status) == ("padded", "out_of_memory")
+    assert row.reason == "out of memory: CUDA out of memory. Tried to allocate 9 GiB."
+    assert (row.seconds, row.gpu_busy) == ((), None)
+    assert (own.status, own.gpu_busy) == ("ok", 0.5)
+
+
 def test_our_own_fault_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*_: object) -> baselines.Run:
         raise DeviceError("out of memory in a forward")

@@ -245,9 +245,10 @@ def _profile(one: _Turns, workload: Workload, tokens: int) -> None:
     else:
         mean = workload.tokens / len(workload.reads)
         some = one.indices[: round(_PROFILED_FORWARDS * tokens / mean)]
-    profiled: list[Run] = []
-    busy = kernel_seconds(lambda: profiled.append(one.run(some)))
-    one.busy_per_token = busy / profiled[0].forward_tokens
+    profiled: list[Run | None] = []
+    busy = kernel_seconds(lambda: profiled.append(_attempt(one, some)))
+    if profiled[0] is not None:
+        one.busy_per_token = busy / profiled[0].forward_tokens
 
 
 def _compared(
