@@ -135,7 +135,7 @@ def score(
     ] = OnError.row,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes that tokenise and write rows (default: by cores)."),
+        typer.Option(min=0, help="Processes that tokenise and format rows (default: by cores)."),
     ] = None,
     manifest: ManifestPath = None,
     resume: Resume = False,
@@ -220,7 +220,7 @@ def compare(
         typer.Option(callback=at_least_one, help="Ask a sample of N where there are more."),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Of samples, splits and intervals; with a question's content.")
+        int, typer.Option(help="Seed of samples, splits and intervals, with a question's content.")
     ] = 0,
     noise_sample: Annotated[
         int, typer.Option(min=0, help="Questions read twice, to measure the noise floor.")
@@ -474,7 +474,7 @@ def bench(
         int, typer.Option(min=2, help="Reads of a record that begin alike, for orderings.")
     ] = 4,
     prefix: Annotated[int, typer.Option(min=1, help="Tokens that they have in common.")] = 256,
-    own: Annotated[int, typer.Option(min=1, help="Tokens of each behind them.")] = 48,
+    own: Annotated[int, typer.Option(min=1, help="Tokens of each after those.")] = 48,
     forwards: Annotated[
         int, typer.Option(min=1, help="Real tokens of a timed round, in full forwards.")
     ] = 50,

@@ -23,7 +23,7 @@ def show_line(scorer: Scorer, source: Source, line: int) -> Plan:
         if record.line >= line:
             break
     else:
-        raise UsageError(f"--line {line}: {source.name} has no record there or behind")
+        raise UsageError(f"--line {line}: {source.name} has no record at or after it")
     if record.line > line:
         raise UsageError(f"--line {line}: {at_line(source.name, line, 'holds no record')}")
     try:

@@ -133,7 +133,7 @@ def test_a_run_never_reports_into_its_own_files(bench: Bench, which: str) -> Non
 def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
     rows = write_lines(tmp_path / "rows.jsonl", [ROW])
 
-    refused(run("compare", "--from", rows, "--report", tmp_path, "--force-new"), "is no file")
+    refused(run("compare", "--from", rows, "--report", tmp_path, "--force-new"), "is not a file")
     one, other = tmp_path / "x", f"{tmp_path}/../{tmp_path.name}/x"
     refused(run("compare", "--from", rows, "--report", one, "--summary", other), "name two files")
 

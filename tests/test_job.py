@@ -292,8 +292,8 @@ def test_what_is_no_file_is_refused_by_its_kind(bench: Bench, option: str, more:
     os.mkfifo(fifo)
     for path, message in (
         (link, f"{link}: is a link to a file that is not there; remove it, or create it"),
-        (fifo, f"{fifo}: is a pipe or a device, of which no job can be resumed; name a file, or"),
-        ("/dev/null", "/dev/null: is a pipe or a device, of which no job can be resumed"),
+        (fifo, f"{fifo}: is a pipe or a device, and no job can be resumed there; name a file, or"),
+        ("/dev/null", "/dev/null: is a pipe or a device, and no job can be resumed there"),
         (bench.folder, f"{bench.folder}: is a folder; name a file in it"),
     ):
         refused(bench.score(option, path, *more), message)

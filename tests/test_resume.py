@@ -409,7 +409,7 @@ def test_rows_that_were_changed_are_refused(
     stopped(bench)
     bench.out.write_bytes(change(bench.out.read_bytes()))
     message = refused(bench)
-    assert message.startswith(f"{bench.out}: was changed since the job wrote it: ")
+    assert message.startswith(f"{bench.out}: has changed since the job wrote it: ")
     assert how in message
 
 

@@ -43,7 +43,7 @@ def test_show_refuses_lines_without_a_record(bench: Bench) -> None:
 
     refused(show(1), f"{lines}:1: holds no record")
     refused(show(0), "--line 0")
-    refused(show(5), f"--line 5: {lines} has no record there or behind")
+    refused(show(5), f"--line 5: {lines} has no record at or after it")
     refused(show(3), f"{lines}:3: the prompt has no tokens", code=1)
     refused(show(4), f"{lines}:4: not valid JSON", code=1)
     assert show(2).code == 0

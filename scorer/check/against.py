@@ -72,7 +72,7 @@ class Earlier:
         except OSError as error:
             raise InputError(
                 f"{beside}: can't be read ({error.strerror}); without it nobody knows what the "
-                "rows were made with; `scorer diff` compares rows that have none"
+                "rows were made with; `scorer diff` compares rows without one"
             ) from error
         except msgspec.MsgspecError as error:
             raise InputError(f"{beside}: not a manifest of scores: {error}") from error
@@ -106,7 +106,7 @@ class Earlier:
         return options | {name: value for name, value in given.items() if value is not None}
 
     def changed(self, scorer: Scorer) -> dict[str, Json]:
-        """Return the fields of the numerics key that are others here."""
+        """Return the fields of the numerics key that differ here."""
         return changed_fields(self.manifest.numerics, scorer.reader.numerics)
 
     def notes(self, scorer: Scorer, counts: Counts) -> list[str]:
@@ -124,7 +124,7 @@ class Earlier:
             notes.append("the input is not the one that the rows were made from (its sha256)")
         now = model_identity(scorer)
         notes += [
-            f"the model's {name} is another one: prompts may have changed"
+            f"the model's {name} differs: prompts may have changed"
             for name in ("tokenizer_sha256", "template_sha256")
             if now[name] != manifest.model.get(name)
         ]

@@ -38,9 +38,9 @@ class Difference:
     """What comparing two sets of rows, earlier and later ones, came to.
 
     compared: records that both have, with one prompt. moved: of those, the ones with a value
-    of other bits; answers: the ones whose answer is another. prompts: records whose prompt's
+    whose bits differ; answers: the ones whose answer changed. prompts: records whose prompt's
     token ids differ, which are not compared. errors: records that failed in one only, or with
-    another code. only_before, only_after: records that the other has not.
+    another code. only_before, only_after: records that only one of them has.
     """
 
     tally: Tally = field(default_factory=Tally)

@@ -89,7 +89,7 @@ def contents(subject: Subject, tally: Tally) -> None:
 
 
 def partner_lengths(subject: Subject, tally: Tally) -> None:
-    """A partner grows from 9 to 10 tokens, to 1, to hundreds; before the read and behind it."""
+    """A partner grows from 9 to 10 tokens, to 1, to hundreds; before the read and after it."""
     subject.most_partners()
     for victim in subject.victims:
         room = subject.reader.shape.tokens - len(victim)
@@ -97,7 +97,7 @@ def partner_lengths(subject: Subject, tally: Tally) -> None:
         sizes = [size for size in sizes if 0 < size <= room] or [room, 1]
         tokens = subject.stranger(room).tokens
         partners = [last_read(tokens[:size]) for size in dict.fromkeys(sizes)]
-        for side in ("before", "behind"):
+        for side in ("before", "after"):
             base: Reduced | None = None
             for partner in partners:
                 pair = [partner, victim] if side == "before" else [victim, partner]
@@ -128,7 +128,7 @@ def lengths(subject: Subject, tally: Tally) -> None:
             continue
         before = subject.strangers(subject.filling(room, shape.rows - 1))
         got = subject.read_in([*before, read], len(before))
-        tally.reads(base, got, f"{where} behind {len(before)} others")
+        tally.reads(base, got, f"{where} after {len(before)} others")
         half = len(before) // 2
         got = subject.read_in([*before[:half], read, *before[half:]], half)
         tally.reads(base, got, f"{where} between {len(before)} others")

@@ -104,7 +104,7 @@ class Outcome:
             if not path.parent.is_dir():
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
             if path.exists() and not path.is_file():
-                raise UsageError(f"{path}: is no file; name one")
+                raise UsageError(f"{path}: is not a file; name one")
             if path.exists() and not self.replace:
                 raise UsageError(f"{path}: exists; --force-new replaces a file")
         if self.summary is not None and self.report is not None and same(self.summary, self.report):

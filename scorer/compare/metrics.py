@@ -129,7 +129,7 @@ def recall(blocks: Sequence[Block], k: int, position: int) -> Share:
     """Recall of a gold position: right orderings / orderings with the gold answer there.
 
     2309.03882, pooled over the orderings asked (there over one order): with ``cyclic``, ``all`` and
-    ``balanced`` every question stands behind every position equally often, so that recalls differ
+    ``balanced`` every question counts equally often at every position, so that recalls differ
     by position alone and not by which questions happen to have their answer there.
     """
 

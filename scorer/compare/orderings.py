@@ -79,8 +79,8 @@ class Orders:
         if self.limit is None and count > MAX_ALL:
             raise RowError(
                 ErrorCode.TOO_MANY_OPTIONS,
-                f"--orders all asks {k} options in {count:,} orders; more than {MAX_ALL} are asked "
-                "for with --max-orders N only, which draws a sample of N",
+                f"--orders all asks {k} options in {count:,} orders; more than {MAX_ALL} need "
+                "--max-orders N, which draws a sample of N",
             )
         if self.limit is None or count <= self.limit:
             return tuple(permutations(range(k)))

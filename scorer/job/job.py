@@ -190,7 +190,7 @@ def _check_kind(path: Path) -> None:
         raise UsageError(f"{path}: is a link to a file that is not there; remove it, or create it")
     if path.exists() and not path.is_file():
         raise UsageError(
-            f"{path}: is a pipe or a device, of which no job can be resumed; name a file, or send "
+            f"{path}: is a pipe or a device, and no job can be resumed there; name a file, or send "
             "--output - there"
         )
 

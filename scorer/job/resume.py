@@ -1,7 +1,7 @@
 """What an interrupted job left, whether it may go on, and where.
 
 The manifest stands beside the rows from the first row on and is replaced at checkpoints, each
-time after the rows that it speaks of are on disk. So behind a crash the file holds the rows of the
+time after the rows that it speaks of are on disk. So after a crash the file holds the rows of the
 manifest, then perhaps more whole rows, then perhaps part of one. The part is cut off, whole rows
 are kept.
 """
@@ -104,7 +104,7 @@ def check_same(old: Manifest, new: dict[str, Json], counts: Counts, source: Sour
 
     Returns how many rows may stay, None for all. Another limit is no difference, nor is what shares
     its prefix: no bit depends on it. The input may
-    differ behind the lines of the rows that are written (it has grown, or a line that stopped the
+    differ after the lines of the rows that are written (it has grown, or a line that stopped the
     job was mended), unless this is a shard, whose place depends on the whole input.
 
     Raises UsageError that names what differs.
@@ -170,7 +170,7 @@ def keep_rows(
 ) -> Kept:
     """Go through the rows of ``file``; ``add`` takes each line and returns its input line.
 
-    most: no row behind this many stays. Changes nothing. Raises UsageError when the rows are not
+    most: no row after this many stays. Changes nothing. Raises UsageError when the rows are not
     those that the manifest speaks of.
     """
     kept = Kept(manifest)
@@ -211,7 +211,7 @@ def check_place(kept: Kept, file: RowFile, last: int, source: Source, start: int
 
 def _changed(file: RowFile, how: str) -> UsageError:
     return UsageError(
-        f"{file.path}: was changed since the job wrote it: {how}; restore it, or {_START_OVER}"
+        f"{file.path}: has changed since the job wrote it: {how}; restore it, or {_START_OVER}"
     )
 
 
