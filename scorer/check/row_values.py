@@ -1,27 +1,46 @@
 """What a row says, value by value, so that two rows of one record can be compared.
 
-A value's name holds the token ids it is of, never its place in a list: with other options or more
-entries asked for, the ones that both rows hold are still found.
+A value's name is the path to it in the row. An option and a token are known in it by their token
+ids, not by their place in a list: with other options or more entries asked for, the ones that both
+rows hold are still found. Which ones there are, in which order, is a value too, the list's.
+
+Every field of a row is a value, a new one too, but for what is no result:
+
+- ``id`` and ``line``, which say what record the row is of: rows are compared that belong together;
+- ``gold_index`` and ``extra``, which repeat the input (``correct`` is compared);
+- ``warnings`` and the ``message`` of an error, which are prose (the error's ``code`` is compared).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import UNSET
 
 from scorer.check.tally import Tally
-from scorer.rows import OptionScore, Score, TokenScore
+from scorer.rows import Score
 
-Name = tuple[str | int | tuple[int, ...], ...]
+if TYPE_CHECKING:
+    from scorer.compare.rows import CompareRow
+
+Key = int | tuple[int, ...]
+Name = tuple[str | Key, ...]
 Values = Mapping[Name, object]
 
-NATS = frozenset({"logprob", "logprob_per_token", "logprob_per_byte", "margin"})
-"""Last parts of the names of values in nats."""
+NO_RESULTS: Final = frozenset({"id", "line", "gold_index", "extra", "warnings", "message"})
+"""Fields of rows that are not compared; why, says the module."""
 
-_OPTION = ("logprob", "probability", "logprob_per_token", "logprob_per_byte", "rank", "is_greedy")
-_ROW = ("answer", "answer_per_token", "answer_per_byte", "label_mass", "margin")
+NATS: Final = frozenset(
+    {"logprob", "logprob_per_token", "logprob_per_byte", "margin", "logprobs", "repeat"}
+)
+"""Fields whose values are in nats."""
+
+_KEYS: Final = ("token_ids", "token_id", "order")
+"""Fields that say which one an item of a list is."""
 
 
 class Verdict(StrEnum):
@@ -33,45 +52,40 @@ class Verdict(StrEnum):
     error = "error changed"
 
 
-def values_of(row: Score) -> dict[Name, object]:
-    """Return the values of a row by name; of a failed one its error code.
-
-    What merely repeats the input (``line``, ``extra``, gold) or is prose (``warnings``) is not
-    among them.
-    """
-    if row.error is not UNSET:
-        return {("error",): row.error.code}
-    return dict(_values(row))
+def values_of(row: Score | CompareRow) -> dict[Name, object]:
+    """Return the values of a row by name."""
+    values: dict[Name, object] = {}
+    _add_fields(values, (), row)
+    return values
 
 
-def _values(row: Score) -> Iterator[tuple[Name, object]]:
-    for name in _ROW:
-        if (value := getattr(row, name)) is not UNSET:
-            yield (name,), value
-    for option in row.options or ():
-        yield from _option(option)
-    for target in row.targets or ():
-        yield from _token(("target",), target)
-    if row.logprobs is not UNSET:
-        yield ("chosen",), row.logprobs.chosen.token_id
-        for entry in (row.logprobs.chosen, *row.logprobs.top):
-            yield from _token(("next",), entry)
-    for position, place in enumerate(row.prompt_logprobs or ()):
-        if place is not None:
-            yield ("chosen at", position), place.chosen.token_id
-            for entry in (place.token, place.chosen, *place.top):
-                yield from _token(("at", position), entry)
+def _add_fields(values: dict[Name, object], where: Name, struct: msgspec.Struct) -> None:
+    for field in struct.__struct_fields__:
+        value = getattr(struct, field)
+        if value is not UNSET and field not in NO_RESULTS:
+            _add(values, (*where, field), value)
 
 
-def _option(option: OptionScore) -> Iterator[tuple[Name, object]]:
-    for name in _OPTION:
-        if (value := getattr(option, name)) is not UNSET:
-            yield ("option", option.token_ids, name), value
+def _add(values: dict[Name, object], name: Name, value: object) -> None:
+    if isinstance(value, msgspec.Struct):
+        _add_fields(values, name, value)
+    elif isinstance(value, tuple) and not all(isinstance(item, int | str) for item in value):
+        keys = _keys(value)
+        values[name] = len(value) if keys is None else keys
+        for key, item in zip(keys or range(len(value)), value, strict=True):
+            _add(values, (*name, key), item)
+    else:  # token ids, bytes, labels: one value together
+        values[name] = value
 
 
-def _token(where: Name, token: TokenScore) -> Iterator[tuple[Name, object]]:
-    yield (*where, token.token_id, "logprob"), token.logprob
-    yield (*where, token.token_id, "rank"), token.rank
+def _keys(items: Sequence[object]) -> tuple[Key, ...] | None:
+    """Return what tells the items of a list apart, None where nothing in them does."""
+    for field in _KEYS:
+        keys = [getattr(item, field, None) for item in items]
+        known = tuple([key for key in keys if key is not None])
+        if len(set(known)) == len(items):
+            return known
+    return None
 
 
 def spelled(name: Name) -> str:
@@ -81,20 +95,25 @@ def spelled(name: Name) -> str:
     )
 
 
+def _where(where: str, name: Name) -> str:
+    return f"{where}, {spelled(name)}"
+
+
 def compare_values(tally: Tally, expected: Values, got: Values, where: str) -> None:
     """Compare what both hold by its bits; what only one holds is a difference."""
     compare_shared(tally, expected, got, where)
     for mine, theirs, side in ((expected, got, "before"), (got, expected, "after")):
-        for name in mine.keys() - theirs.keys():
-            tally.differs(f"{where}, {spelled(name)}: only {side}")
+        for name in mine:
+            if name not in theirs:
+                tally.differs(f"{_where(where, name)}: only {side}")
 
 
 def compare_shared(tally: Tally, expected: Values, got: Values, where: str) -> None:
     """Compare what both hold by its bits, and nothing else."""
     for name, value in expected.items():
         if name in got:
-            in_nats = name[-1] in NATS
-            tally.value(value, got[name], f"{where}, {spelled(name)}", nats=in_nats)
+            in_nats = isinstance(value, float) and not NATS.isdisjoint(name)
+            tally.value(value, got[name], partial(_where, where, name), nats=in_nats)
 
 
 def compare_rows(tally: Tally, expected: Score, got: Score) -> Verdict:

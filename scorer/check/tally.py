@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +15,10 @@ from scorer.reduction import Int32s, Reduced
 
 EXAMPLES_KEPT = 5
 """Differences that are told one by one; the others are only counted."""
+
+_BRIEF = reprlib.Repr()  # a list of entries, an option's text: of any length
+_BRIEF.maxtuple = 8
+_BRIEF.maxstring = 60
 
 
 @dataclass(slots=True)
@@ -59,16 +65,20 @@ class Tally:
             first = int(np.argmax(moved))
             self._moved(int(moved.sum()), 0.0, f"{where}: {expected[first]} → {got[first]}")
 
-    def value(self, expected: object, got: object, where: str, *, nats: bool) -> None:
-        """Compare two values of rows: floats by their bits, anything else by ``==``."""
+    def value(self, expected: object, got: object, where: Callable[[], str], *, nats: bool) -> None:
+        """Compare two values of rows: floats by their bits, anything else by ``==``.
+
+        where: asked only where they differ; most values don't.
+        """
         self.comparisons += 1
         if isinstance(expected, float) and isinstance(got, float):
             if struct.pack("<d", expected) != struct.pack("<d", got):
                 far = abs(expected - got) if nats else 0.0
                 far = math.inf if math.isnan(far) else far
-                self._moved(1, far, f"{where}: {expected!r} → {got!r}")
+                self._moved(1, far, f"{where()}: {expected!r} → {got!r}")
         elif expected != got:
-            self._moved(1, 0.0, f"{where}: {expected!r} → {got!r}")
+            said = f"{_BRIEF.repr(expected)} → {_BRIEF.repr(got)}"
+            self._moved(1, 0.0, f"{where()}: {said}")
 
     def reads(self, expected: Reduced, got: Reduced, where: str) -> None:
         """Compare all that two computations of one read came to."""
