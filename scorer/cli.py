@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -46,6 +47,7 @@ from scorer.cli_options import (
     at_least_one,
 )
 from scorer.errors import ScorerError, UsageError
+from scorer.job.output import print_out
 
 EXIT_FINDINGS = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -191,7 +193,7 @@ def score(
         summary = job.dry_run(scorer, counts) if dry_run else job.run(scorer, counts)
     if json:
         aside = out is None and not dry_run  # the rows are on stdout
-        _put(summary_json(summary), aside=aside)
+        print_out(summary_json(summary), aside=aside)
     if summary.errors:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -300,7 +302,7 @@ def compare(
             findings = run(job, scorer, counts, asked, noise_sample, outcome)
     if json:
         aside = rows_from is None and output == "-"  # the rows are on stdout
-        _put(findings.summary().decode(), end="", aside=aside)
+        print_out(findings.summary().decode(), end="", aside=aside)
     for failure in findings.failures:
         print(f"scorer: {failure}", file=sys.stderr)
     if not findings.clean:
@@ -369,7 +371,7 @@ def check(
     if list_:
         from scorer.check.report import listing
 
-        _put(listing(SCENARIOS), end="")
+        print_out(listing(SCENARIOS), end="")
         return
     if model is None:
         raise UsageError("check needs --model: a folder of a Qwen3 checkpoint, or a hub id")
@@ -385,7 +387,6 @@ def check(
     from scorer.scoring import Scorer
 
     document = Report(report, force_new, json)
-    document.check()
     given: dict[str, Any] = {
         "device": None if device is Device.auto else device.value,
         "dtype": None if dtype is Dtype.auto else dtype.value,
@@ -440,9 +441,8 @@ def diff(
     if json:
         from json import dumps
 
-        _put(dumps(difference.fields(), ensure_ascii=False))
-    verdict = "the same bits" if difference.equal else "NOT the same"
-    rows = [("verdict", verdict), *difference.table()]
+        print_out(dumps(difference.fields()))
+    rows = [("verdict", difference.verdict), *difference.table()]
     Reporter(quiet).table(f"{before} and {after}", rows)
     if not difference.equal:
         raise typer.Exit(EXIT_FINDINGS)
@@ -511,7 +511,7 @@ def bench(
         reporter=Reporter(quiet),
     )
     if json:
-        _put(report.json().decode(), end="")
+        print_out(report.json().decode(), end="")
     else:
         show(report)
     if plot is not None:
@@ -550,9 +550,9 @@ def show(
     if json:
         from json import dumps
 
-        _put(dumps(describe(scorer, plan), ensure_ascii=False))
+        print_out(dumps(describe(scorer, plan), ensure_ascii=False))
     else:
-        _put(as_text(scorer, plan), end="")
+        print_out(as_text(scorer, plan), end="")
 
 
 def _only_for_reports(context: typer.Context) -> None:
@@ -581,14 +581,6 @@ def _read_template(path: Path | None) -> str | None:
     return text
 
 
-def _put(text: str, *, end: str = "\n", aside: bool = False) -> None:
-    """Print what was asked for, aside on stderr. A closed stdout is a closed pipe."""
-    stream = sys.stderr if aside else sys.stdout
-    if stream is None:
-        raise BrokenPipeError
-    print(text, end=end, file=stream)
-
-
 def _keep_streams_apart() -> None:
     """See that no file of ours gets the number of a standard stream that is closed.
 
@@ -604,11 +596,18 @@ def _keep_streams_apart() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
+def _write_utf8() -> None:
+    """See that stdout is UTF-8, as rows and JSON are, whatever the locale."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
 def main() -> NoReturn:
     """Run the command line; whatever stops it becomes one line on stderr and an exit code."""
     from scorer.job.stopping import terminate
 
     _keep_streams_apart()
+    _write_utf8()
     code = 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)

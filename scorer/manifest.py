@@ -134,6 +134,11 @@ def canonical_json(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def spelled(name: str) -> str:
+    """Return a name as JSON can hold it: bytes that are no UTF-8 are spelled out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def sha256_of(value: Json) -> str:
     """Return the hex SHA-256 of a JSON value's canonical spelling."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
@@ -269,7 +274,7 @@ def _driver_version() -> str | None:
 
 def environment_fields() -> dict[str, Json]:
     """Return the variables that can choose other kernels, those that are set."""
-    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    return {name: spelled(os.environ[name]) for name in _ENVIRONMENT if name in os.environ}
 
 
 def software_fields() -> dict[str, Json]:

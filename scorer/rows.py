@@ -170,6 +170,10 @@ def whole_rows(file: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
+REMEDY: Final = "give an output of scorer score"
+"""What to do where rows are expected and there are none."""
+
+
 def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
     """The rows of a file that :func:`encode_score` wrote, in order, streaming.
 
@@ -177,7 +181,7 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
     not whole.
     """
     name = os.fspath(path)
-    with reading(name), Path(name).open("rb") as file:
+    with reading(name, REMEDY), Path(name).open("rb") as file:
         for number, line in whole_rows(file, name):
             try:
                 row = decode_score(line)
@@ -186,7 +190,7 @@ def decode_scores(path: str | os.PathLike[str]) -> Iterator[Score]:
                     at_line(
                         name,
                         number,
-                        f"not a row of scores: {error}; give an output of scorer score",
+                        f"not a row of scores: {error}; {REMEDY}",
                     )
                 ) from None
             yield row

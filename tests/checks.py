@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -40,12 +41,13 @@ def in_this_process(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Stand where ``subprocess.run`` stands, for `scorer` commands; others, compilers, are run."""
-    if list(command[:3]) != commands.PROGRAM:
+    program = [sys.executable, "-P", *commands.PROGRAM[1:]]
+    if list(command[:4]) != program:
         other: subprocess.CompletedProcess[str] = _run(command, env=env, **more)
         return other
     assert env is not None
     with patch.dict(os.environ, env, clear=True):
-        done = commands.run(*command[3:])
+        done = commands.run(*command[4:])
     return subprocess.CompletedProcess(command, done.code, done.out.decode(), done.err)
 
 

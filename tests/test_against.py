@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,10 @@ import pytest
 
 from scorer.check.against import Earlier
 from scorer.check.diff import diff
+from scorer.check.row_index import RowIndex
 from scorer.errors import InputError, UsageError
+from scorer.manifest import sha256_of
+from scorer.rows import Score
 from tests.commands import RECORDS, Bench, Done, read_rows, refused, run, write_lines
 
 
@@ -238,3 +244,100 @@ def test_a_given_option_beats_the_rows_own(bench: Bench, earlier: Path) -> None:
     bench.records.unlink()
     with pytest.raises(UsageError, match="is not there"):
         Earlier.read(earlier).input_name()
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interruption_leaves_a_report_of_what_was_compared(
+    bench: Bench, earlier: Path, monkeypatch: pytest.MonkeyPatch, sent: int, code: int
+) -> None:
+    taken: list[str] = []
+    take = RowIndex.take
+
+    def interrupted(index: RowIndex, key: str) -> Score | None:
+        taken.append(key)
+        if len(taken) == 3:
+            os.kill(os.getpid(), sent)
+        return take(index, key)
+
+    monkeypatch.setattr(RowIndex, "take", interrupted)
+    report = bench.folder / "report.json"
+    done, document = check(bench, earlier, "--report", report)
+    assert done.code == code
+    assert json.loads(report.read_text()) == document
+    assert (document["complete"], document["exit_code"], document["passed"]) == (False, code, False)
+    assert document["against"]["rows_compared"] == 2
+    assert "stopped before the end; until then the same bits" in done.err
+
+
+def test_a_report_that_cant_be_written_is_found_before_scoring(
+    bench: Bench, earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("scorer.check.job.replace_file", full)
+    monkeypatch.setattr("scorer.check.against.score_again", None)
+    options = ("--against", earlier, "--report", bench.folder / "report.json")
+    done = run("check", bench.records, "--model", bench.model, *options)
+    refused(done, "report.json: can't be written: No space left on device")
+
+
+def test_a_report_that_fails_in_the_end_loses_no_result(
+    bench: Bench, earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[Path] = []
+
+    def full(path: Path, data: bytes) -> None:
+        writes.append(path)
+        if len(writes) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_bytes(data)
+
+    monkeypatch.setattr("scorer.check.job.replace_file", full)
+    done, document = check(bench, earlier, "--report", bench.folder / "report.json")
+    assert done.code == 2
+    assert document["exit_code"] == 0
+    assert "the same bits" in done.err
+    assert "can't be written" in done.err
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.jsonl.manifest.json", "in.jsonl"])
+def test_a_report_replaces_nothing_that_is_read(bench: Bench, earlier: Path, name: str) -> None:
+    before = (bench.folder / name).read_bytes()
+    options = ("--against", earlier, "--report", bench.folder / name, "--force-new")
+    done = run("check", bench.records, "--model", bench.model, *options)
+    refused(done, "is read by this check; write elsewhere")
+    assert (bench.folder / name).read_bytes() == before
+
+
+def test_a_manifest_that_was_changed_is_none(bench: Bench, earlier: Path) -> None:
+    edit_manifest(earlier, lambda told: told["numerics"].pop("kernels_sha256"))  # it is null
+    with pytest.raises(InputError, match="numerics_key is not the hash of its numerics"):
+        Earlier.read(earlier)
+    edit_manifest(earlier, lambda told: told.update(numerics_key=sha256_of(told["numerics"])))
+    done, document = check(bench, earlier)  # as a version without that field would have written
+    assert done.code == document["exit_code"] == 3
+    assert list(document["against"]["changed_fields"]) == ["kernels_sha256"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"limit": "3"}, {"shard": 5}, {"logprobs": "x"}, {"system": 7}, {"labels": 3}],
+    ids=str,
+)
+def test_settings_of_a_wrong_type_are_refused(earlier: Path, change: dict[str, Any]) -> None:
+    edit_manifest(earlier, lambda told: told["settings"].update(change))
+    (name,) = change
+    with pytest.raises(InputError, match=rf"not a manifest of scores: .*\$\.settings\.{name}"):
+        Earlier.read(earlier)
+
+
+def test_rows_that_all_failed_prove_nothing(bench: Bench) -> None:
+    records = bench.folder / "bad.jsonl"
+    records.write_text('{"prompt": 3}\n' * 2)
+    out = bench.folder / "bad-scores.jsonl"
+    assert run("score", records, "-o", out, "--model", bench.model, "--quiet").code == 1
+    for done in (run("diff", out, out), run("check", "-m", bench.model, "--against", out)):
+        assert done.code == 1
+        assert "nothing proven: no value was compared" in done.err
+        assert "2 rows, for the same reason each" in done.err

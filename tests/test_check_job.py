@@ -17,9 +17,9 @@ from scorer.check import plain as check_plain
 from scorer.check.subject import Subject
 from scorer.errors import DeviceError
 from tests.checks import NAMES, in_this_process
-from tests.commands import PROGRAM, REPO, Bench, Done, refused, run
+from tests.commands import PROGRAM, REPO, Bench, Done, refused, run, run_apart
 from tests.faults import FAULTS
-from tests.models import environment, write_model
+from tests.models import copy_model, environment, write_model
 
 SMALL = ("--device", "cpu", "--tokens-per-forward", "128", "--rows-per-forward", "8", "--quick")
 
@@ -254,6 +254,74 @@ def test_a_report_that_exists_is_kept(bench: Bench) -> None:
     assert report.read_text() == "mine"
     assert check(bench, "--report", report, "--force-new", "--only", "repeat").code == 0
     assert json.loads(report.read_text())["passed"]
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "model/config.json"])
+def test_a_report_replaces_nothing_that_is_read(bench: Bench, name: str) -> None:
+    copy_model(bench.model, bench.folder / "model")
+    before = (bench.folder / name).read_bytes()
+    options = ("--model", bench.folder / "model", "--report", bench.folder / name, "--force-new")
+    done = run("check", bench.records, *options, *SMALL, "--only", "repeat")
+    refused(done, "write elsewhere")
+    assert (bench.folder / name).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "only", [("control",), ("alone",), ("shared-prefix", "control")], ids=" ".join
+)
+def test_a_check_without_a_proof_has_not_passed(bench: Bench, only: tuple[str, ...]) -> None:
+    chosen = [word for name in only for word in ("--only", name)]
+    done = check(bench, *chosen, "--json")
+    assert done.code == 1
+    document = json.loads(done.out)
+    assert (document["passed"], document["complete"]) == (False, True)
+    assert "the check ran no proof; 0 values compared bit by bit" in done.err
+
+
+def test_files_of_the_current_folder_are_not_imported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.folder / "queue.py").write_text("raise SystemExit(7)")
+    (bench.folder / "scorer").mkdir()
+    (bench.folder / "scorer" / "__init__.py").touch()
+    monkeypatch.chdir(bench.folder)
+    options = (*SMALL, "--only", "fresh-process")
+    done = run("check", bench.records, "--model", bench.model, *options)
+    assert done.code == 0, done.err
+
+
+def test_names_and_ids_of_any_bytes(bench: Bench) -> None:
+    """A report is ASCII, stdout is UTF-8, whatever the locale and the names of files."""
+    records = bench.folder / os.fsdecode(b"in-\xff.jsonl")
+    records.write_text('{"id": "\u00e9", "prompt": "one two", "logprobs": 1}\n', encoding="utf-8")
+    report, out = bench.folder / "check.json", bench.folder / "out.jsonl"
+    latin = {**environment(bench.folder / "cache"), "PYTHONIOENCODING": "latin-1"}
+    command = ("check", records, "--model", bench.model, *SMALL, "--only", "repeat", "--json")
+    done = run_apart(*command, "--report", report, env=latin)
+    assert done.code == 0, done.err
+    document = json.loads(report.read_text(encoding="ascii"))
+    assert json.loads(done.out) == document
+    assert document["input"][0]["name"].endswith("/in-\\udcff.jsonl")
+
+    done = run_apart("score", records, "-o", out, "--model", bench.model, env=latin)
+    assert done.code == 0, done.err
+    manifest = json.loads(Path(f"{out}.manifest.json").read_bytes())
+    assert manifest["input"]["name"] == document["input"][0]["name"]
+    other = bench.folder / "other.jsonl"
+    other.write_bytes(out.read_bytes().replace("\u00e9".encode(), "\u00e8".encode()))
+    done = run_apart("diff", out, other, "--json", "--quiet", env=latin)
+    assert json.loads(done.out)["rows"]["only_before"]["ids"] == ["\u00e9"]
+
+
+def test_on_a_narrow_terminal_results_are_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    done = check(bench, "--only", "repeat", "--only", "partner-lengths", "--only", "control")
+    lines = [line.split() for line in done.err.splitlines()]
+    assert ["repeat", "passed", "0"] in lines
+    assert ["partner-lengths", "passed", "0"] in lines
+    assert any(line[:2] == ["control", "shown"] for line in lines)
 
 
 def test_no_model(bench: Bench) -> None:

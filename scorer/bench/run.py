@@ -29,6 +29,7 @@ from scorer.bench.sizes import SIZES, layer_parameters
 from scorer.bench.start import SEED, Started, start
 from scorer.bench.workloads import NAMES, ORDERINGS, Orderings, Workload
 from scorer.errors import UsageError
+from scorer.manifest import spelled
 from scorer.shapes import BatchShape, Read
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def run(
     parameters = layer_parameters(qwen3.checkpoint.config)
     return Report(
         scorer_version=__version__,
-        model=qwen3.checkpoint.name,
+        model=spelled(qwen3.checkpoint.name),
         device=_name(qwen3.device),
         dtype=str(qwen3.dtype).removeprefix("torch."),
         layer_parameters=parameters,

@@ -14,24 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from scorer.check.diff import Difference, changed_fields
 from scorer.check.row_index import RowIndex, key_of, keys_of
 from scorer.errors import InputError, UsageError
 from scorer.job.identity import model_identity
 from scorer.job.shard import Shard
+from scorer.manifest import sha256_of
 from scorer.records.record import BadLine, Record
 from scorer.records.source import Counts, Source, reading
+from scorer.rows import REMEDY
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
     from scorer.progress import Counter
     from scorer.scoring import Scorer
 
-_SETTINGS = (
-    *("isolation", "logprobs", "prompt_logprobs", "system", "question_template"),
-    *("parse_special", "truncate_prompt", "labels"),
-)
 _HERE = ("dtype", "reduction", "tokens_per_forward", "rows_per_forward")
 """Options that the numerics key names; on another device they may not be served."""
 
@@ -41,12 +40,37 @@ class _Input(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class _Settings(msgspec.Struct, frozen=True):
+    """Those that a Scorer takes, unset where the rows' version had none; and which records."""
+
+    isolation: str | UnsetType = UNSET
+    logprobs: int | UnsetType | None = UNSET
+    prompt_logprobs: int | UnsetType | None = UNSET
+    system: str | UnsetType | None = UNSET
+    question_template: str | UnsetType | None = UNSET
+    parse_special: bool | UnsetType = UNSET
+    truncate_prompt: bool | UnsetType = UNSET
+    labels: str | UnsetType = UNSET
+    limit: int | None = None
+    shard: str | None = None
+
+
+class _Numerics(msgspec.Struct, frozen=True):
+    """Of the numerics key's fields those that are read here."""
+
+    device: str
+    dtype: str
+    reduction: str
+    tokens_per_forward: int
+    rows_per_forward: int
+
+
 class _Manifest(msgspec.Struct, frozen=True):
     """The parts of a manifest that say how its rows can be had again."""
 
     numerics_key: str
     numerics: dict[str, Any]
-    settings: dict[str, Any]
+    settings: _Settings
     model: dict[str, Any]
     input: _Input
     rows_sha256: str
@@ -64,11 +88,12 @@ class Earlier:
     @classmethod
     def read(cls, path: Path) -> Earlier:
         """Read the manifest beside the rows. Raises InputError."""
-        beside = Path(f"{path}.manifest.json")
+        beside = _beside(path)
         if not path.is_file():
-            raise InputError(f"{path}: no such file; give an output of scorer score")
+            raise InputError(f"{path}: no such file; {REMEDY}")
         try:
-            return cls(path, msgspec.json.decode(beside.read_bytes(), type=_Manifest))
+            manifest = msgspec.json.decode(beside.read_bytes(), type=_Manifest)
+            msgspec.convert(manifest.numerics, type=_Numerics)
         except OSError as error:
             raise InputError(
                 f"{beside}: can't be read ({error.strerror}); without it nobody knows what the "
@@ -76,6 +101,17 @@ class Earlier:
             ) from error
         except msgspec.MsgspecError as error:
             raise InputError(f"{beside}: not a manifest of scores: {error}") from error
+        if sha256_of(manifest.numerics) != manifest.numerics_key:
+            raise InputError(
+                f"{beside}: numerics_key is not the hash of its numerics: one of them was changed "
+                "after the rows were written; `scorer diff` compares rows without a manifest"
+            )
+        return cls(path, manifest)
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest beside the rows."""
+        return _beside(self.path)
 
     def input_name(self) -> str:
         """Return the input that the rows were made from. Raises UsageError where it is gone."""
@@ -97,7 +133,11 @@ class Earlier:
         from scorer.model import choose_device
 
         numerics, settings = self.manifest.numerics, self.manifest.settings
-        options = {name: settings[name] for name in _SETTINGS if name in settings}
+        options: dict[str, Any] = {
+            name: value
+            for name, value in msgspec.structs.asdict(settings).items()
+            if name not in ("limit", "shard") and value is not UNSET
+        }
         theirs = numerics.get("device")
         at_hand = theirs == "cpu" or torch.cuda.is_available()
         options["device"] = given["device"] or (theirs if at_hand else "auto")
@@ -113,7 +153,7 @@ class Earlier:
         """Return what else a reader of the comparison has to know."""
         manifest = self.manifest
         notes = []
-        with reading(str(self.path)), self.path.open("rb") as file:
+        with reading(str(self.path), REMEDY), self.path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest.rows_sha256:
                 notes.append("the rows are not the ones their manifest speaks of (their sha256)")
         if not manifest.complete:
@@ -132,7 +172,7 @@ class Earlier:
 
     def span(self, counts: Counts) -> tuple[int, int]:
         """Return which records of the input the rows are of: the first, and one behind the last."""
-        limit, shard = (self.manifest.settings.get(name) for name in ("limit", "shard"))
+        limit, shard = self.manifest.settings.limit, self.manifest.settings.shard
         total = counts.records if limit is None else min(counts.records, limit)
         return (0, total) if shard is None else Shard.parse(shard).span(total)
 
@@ -144,15 +184,16 @@ def score_again(
     counts: Counts,
     sample: int | None,
     counter: Counter,
-) -> Difference:
+    difference: Difference,
+) -> None:
     """Score the rows' records again, or a sample of them, and compare.
 
     sample: so many rows, chosen by their ids and so the same ones in any order of the file.
-    Records of the input that the rows lack are only looked for without a sample. Streams.
-    Raises InputError, DeviceError.
+    Records of the input that the rows lack are only looked for without a sample. Streams, into
+    ``difference``, which an interruption leaves with what was compared until then. Raises
+    InputError, DeviceError.
     """
     chosen = None if sample is None else frozenset(_sample(earlier.path, sample))
-    difference = Difference()
     first, last = earlier.span(counts)
     with RowIndex(earlier.path, wanted=None if chosen is None else chosen.__contains__) as index:
 
@@ -172,7 +213,10 @@ def score_again(
             counter.advance(errors=0, fill=scorer.reader.counts.fill)
         for row in index.rest():
             difference.only_before.add(row.id)
-    return difference
+
+
+def _beside(rows: Path) -> Path:
+    return Path(f"{rows}.manifest.json")
 
 
 def _sample(path: Path, count: int) -> list[str]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from scorer.check.row_index import RowIndex, key_of
 from scorer.check.row_values import Verdict, compare_rows
 from scorer.check.tally import Tally
+from scorer.errors import InputError
 from scorer.rows import Score, decode_scores
 
 if TYPE_CHECKING:
@@ -37,7 +40,8 @@ class Named:
 class Difference:
     """What comparing two sets of rows, earlier and later ones, came to.
 
-    compared: records that both have, with one prompt. moved: of those, the ones with a value
+    compared: records that both have, with one prompt. failed: of those, the ones that failed in
+    both for one reason, where no value can be compared. moved: of those, the ones with a value
     whose bits differ; answers: the ones whose answer changed. prompts: records whose prompt's
     token ids differ, which are not compared. errors: records that failed in one only, or with
     another code. only_before, only_after: records that only one of them has.
@@ -45,6 +49,7 @@ class Difference:
 
     tally: Tally = field(default_factory=Tally)
     compared: int = 0
+    failed: int = 0
     moved: Named = field(default_factory=Named)
     answers: Named = field(default_factory=Named)
     prompts: Named = field(default_factory=Named)
@@ -55,11 +60,27 @@ class Difference:
     @property
     def equal(self) -> bool:
         """Whether there was something to compare and nothing differs in any way."""
+        return self.tally.equal and not self._differs
+
+    @property
+    def _differs(self) -> bool:
         kinds = (self.moved, self.prompts, self.errors, self.only_before, self.only_after)
-        return self.tally.equal and not any(kind.count for kind in kinds)
+        return self.tally.mismatches > 0 or any(kind.count for kind in kinds)
+
+    @property
+    def verdict(self) -> str:
+        """What it came to, in words."""
+        if self.equal:
+            return "the same bits"
+        return "NOT the same" if self._differs else "nothing proven: no value was compared"
 
     def add(self, before: Score, after: Score) -> None:
         """Compare the two rows of one record."""
+        errors = [row.error for row in (before, after) if row.error is not UNSET]
+        if len(errors) == 2 and errors[0].code == errors[1].code:
+            self.compared += 1
+            self.failed += 1
+            return
         verdict = compare_rows(self.tally, before, after)
         if verdict is Verdict.prompt:
             self.prompts.add(after.id)
@@ -78,6 +99,7 @@ class Difference:
         return {
             "equal": self.equal,
             "rows_compared": self.compared,
+            "rows_failed_in_both": self.failed,
             **tally_fields(self.tally),
             "rows": {name: _named(getattr(self, name)) for name in kinds},
         }
@@ -89,6 +111,8 @@ class Difference:
             ("rows compared", f"{self.compared:,}"),
             ("values compared", f"{tally.comparisons:,} bit by bit, {tally.mismatches:,} differ"),
         ]
+        if self.failed:
+            rows.append(("failed in both", f"{self.failed:,} rows, for the same reason each"))
         if tally.mismatches:
             rows.append(("largest difference", f"{tally.largest:.3g} nats"))
         for text, named in (
@@ -110,6 +134,11 @@ def diff(before: Path, after: Path) -> Difference:
 
     The second is read once to find its rows (21 bytes of memory each), then both are streamed.
     """
+    for path in (before, after):
+        if path.suffix in (".gz", ".zst"):
+            raise InputError(f"{path}: rows are read as they are written; decompress it first")
+        if path.exists() and not path.is_file() and (path is after or path.is_dir()):
+            raise InputError(f"{path}: is no file, and the second one is read twice; name a file")
     difference = Difference()
     with RowIndex(after) as index:
         for row in decode_scores(before):
@@ -126,13 +155,16 @@ def diff(before: Path, after: Path) -> Difference:
 def changed_fields(
     before: Mapping[str, Json], after: Mapping[str, Json], inside: str = ""
 ) -> dict[str, Json]:
-    """Return the fields of two numerics keys that differ, each with both its values."""
+    """Return the fields of two numerics keys that differ, each with both its values.
+
+    One that is null and one that is not there differ, too: they make two keys.
+    """
     changed: dict[str, Json] = {}
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             changed |= changed_fields(old, new, f"{inside}{name}.")
-        elif old != new:
+        elif old != new or (name in before) != (name in after):
             changed[f"{inside}{name}"] = {"before": old, "after": new}
     return changed
 

@@ -22,7 +22,8 @@ from scorer.rows import decode_scores
 if TYPE_CHECKING:
     from scorer.check.subject import Subject
 
-_PROGRAM: Final = (sys.executable, "-c", "from scorer.cli import main; main()")
+_PROGRAM: Final = (sys.executable, "-P", "-c", "from scorer.cli import main; main()")
+"""-P: nothing of the current folder is imported, as with the installed command."""
 _CACHES: Final = (
     *("XDG_CACHE_HOME", "CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
     *("CUDA_CACHE_PATH", "TORCH_EXTENSIONS_DIR"),

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scorer import __version__
+from scorer.check.diff import Difference
 from scorer.check.report import doing, fields_of, show
 from scorer.check.run import Outcome, Scenario, run
 from scorer.check.subject import Level, make_subject
-from scorer.errors import InputError, UsageError
-from scorer.job.output import replace_file, writing
+from scorer.errors import InputError, ScorerError, UsageError
+from scorer.job.output import print_out, replace_file, same_file, writing
+from scorer.manifest import spelled
 from scorer.records.source import Counts, Source
 
 if TYPE_CHECKING:
@@ -38,27 +40,43 @@ class Report:
     replace: bool
     to_stdout: bool
 
-    def check(self) -> None:
-        """Find what can be found before a model is loaded. Raises UsageError."""
+    def check(self, inputs: Iterable[Path]) -> None:
+        """Find what can be found before a model is loaded. Raises UsageError.
+
+        inputs: files that are read, which the report must not replace.
+        """
         if self.path is None:
             return
-        if not self.path.parent.is_dir():
-            raise UsageError(f"{self.path}: there is no folder {self.path.parent}; create it first")
-        if self.path.exists() and not (self.path.is_file() and self.replace):
-            raise UsageError(f"{self.path}: exists; --force-new replaces a file")
+        with writing(str(self.path)):
+            if not self.path.parent.is_dir():
+                raise UsageError(
+                    f"{self.path}: there is no folder {self.path.parent}; create it first"
+                )
+            if any(same_file(self.path, file) for file in inputs):
+                raise UsageError(f"{self.path}: is read by this check; write elsewhere")
+            if self.path.exists() and not (self.path.is_file() and self.replace):
+                raise UsageError(f"{self.path}: exists; --force-new replaces a file")
+
+    def check_beside(self, model: Path) -> None:
+        """Raise UsageError where a file of the model would be replaced."""
+        if self.path is not None and self.path.parent.resolve() == model.resolve():
+            raise UsageError(f"{self.path}: is in the model's folder; write elsewhere")
 
     def keep(self, document: dict[str, Json]) -> None:
         """Put the file in place: at every moment it is a whole one. Raises UsageError."""
         if self.path is not None:
-            text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(document, indent=2, allow_nan=False)
             with writing(str(self.path)):
                 replace_file(self.path, f"{text}\n".encode())
 
     def close(self, document: dict[str, Json]) -> None:
-        """Put the last document where it goes."""
-        self.keep(document)
+        """Put the last document where it goes, on stdout first: a file may fail. Raises UsageError.
+
+        A closed stdout is a BrokenPipeError.
+        """
         if self.to_stdout:
-            print(json.dumps(document, ensure_ascii=False, allow_nan=False))  # noqa: T201
+            print_out(json.dumps(document, allow_nan=False))
+        self.keep(document)
 
 
 def bundled_examples() -> list[str]:
@@ -86,9 +104,11 @@ def check(
     """Run scenarios on the records of some inputs; return the exit code.
 
     The report is written after every scenario, so that whatever ends the process leaves a valid
-    one. Raises UsageError, ModelError, InputError; and, with the report written, InterruptError,
-    KeyboardInterrupt, DeviceError.
+    one. names: of the inputs. Raises UsageError, ModelError, InputError; and, with the report
+    written, InterruptError, KeyboardInterrupt, DeviceError.
     """
+    report.check(map(Path, names))
+    report.check_beside(scorer.checkpoint.path)
     with ExitStack() as stack:
         sources = [stack.enter_context(Source(name)) for name in names]
         counts = [source.check_ids() for source in sources]
@@ -107,9 +127,14 @@ def check(
     code = 0 if outcome.passed else EXIT_MISMATCH
     if outcome.stopped is not None:
         code = getattr(outcome.stopped, "exit_code", 130)
-    report.close(_document(head, outcome, complete=outcome.stopped is None, exit_code=code))
-    show(f"{scorer.checkpoint.name}: {_where(scorer)}, {level.name} check", outcome, reporter)
+    title = f"{scorer.checkpoint.name}: {_where(scorer)}, {level.name} check"
+    looked_at = len(subject.records) + subject.skipped
+    about = [("records", f"{len(subject.records):,} of {looked_at:,} that were looked at")]
+    if subject.skipped:
+        about.append(("left out", f"{subject.skipped:,} records that can't be scored"))
+    show(title, about, outcome, reporter)
     reporter.table("", [("numerics key", scorer.reader.numerics_key)])
+    report.close(_document(head, outcome, complete=outcome.stopped is None, exit_code=code))
     if outcome.stopped is not None:
         raise outcome.stopped
     return code
@@ -125,44 +150,60 @@ def check_against(
 ) -> int:
     """Score an earlier file's records again and compare; return the exit code.
 
-    Raises UsageError, ModelError, InputError, IsolationError, DeviceError.
+    The report is there from the start, and an interruption leaves one of what was compared until
+    then. Raises UsageError, ModelError, InputError; and, with the report written, IsolationError,
+    DeviceError, InterruptError, KeyboardInterrupt.
     """
     from scorer.check.against import score_again
 
+    report.check([Path(source.name), earlier.path, earlier.manifest_path])
+    report.check_beside(scorer.checkpoint.path)
     counts = source.check_ids()
     changed = earlier.changed(scorer)
+    notes = earlier.notes(scorer, counts)
     first, last = earlier.span(counts)
     total = last - first if sample is None else min(sample, last - first)
-    with reporter.counting(total) as counter:
-        difference = score_again(scorer, earlier, source, counts, sample, counter)
-    code = EXIT_CHANGED if changed else 0 if difference.equal else EXIT_MISMATCH
-    notes = earlier.notes(scorer, counts)
-    changes: list[tuple[str, str]] = [(name, json.dumps(both)) for name, both in changed.items()]
-    found: dict[str, Json] = {
-        "file": str(earlier.path),
-        "numerics_key": earlier.manifest.numerics_key,
-        "changed_fields": changed,
-        "sample": sample,
-        "notes": list(notes),
-        **difference.fields(),
-    }
-    report.close(
-        {
-            **_made_by(scorer, [source], [counts]),
-            "complete": True,
+    difference = Difference()
+    made_by = _made_by(scorer, [source], [counts])
+
+    def document(code: int | None, *, complete: bool) -> dict[str, Json]:
+        found: dict[str, Json] = {
+            "file": spelled(str(earlier.path)),
+            "numerics_key": earlier.manifest.numerics_key,
+            "changed_fields": changed,
+            "sample": sample,
+            "notes": list(notes),
+            **difference.fields(),
+        }
+        return {
+            **made_by,
+            "complete": complete,
             "exit_code": code,
             "passed": code == 0,
             "against": found,
         }
-    )
-    verdict = "the same bits" if difference.equal else "NOT the same"
-    if changed:
-        verdict += ", in another environment"
-    rows = [("verdict", verdict), *difference.table(), *(("note", note) for note in notes)]
-    reporter.table(f"{earlier.path} and the same records now", rows)
-    if changed:
-        reporter.table("fields of the numerics key that differ", changes)
-    reporter.table("", [("numerics key", scorer.reader.numerics_key)])
+
+    def show(verdict: str) -> None:
+        rows = [("verdict", verdict), *difference.table(), *(("note", note) for note in notes)]
+        reporter.table(f"{earlier.path} and the same records now", rows)
+        if changed:
+            reporter.table(
+                "fields of the numerics key that differ",
+                [(name, json.dumps(both)) for name, both in changed.items()],
+            )
+        reporter.table("", [("numerics key", scorer.reader.numerics_key)])
+
+    report.keep(document(None, complete=False))
+    try:
+        with reporter.counting(total) as counter:
+            score_again(scorer, earlier, source, counts, sample, counter, difference)
+    except (ScorerError, KeyboardInterrupt) as stop:
+        show(f"stopped before the end; until then {difference.verdict}")
+        report.close(document(getattr(stop, "exit_code", 130), complete=False))
+        raise
+    code = EXIT_CHANGED if changed else 0 if difference.equal else EXIT_MISMATCH
+    show(f"{difference.verdict}, in another environment" if changed else difference.verdict)
+    report.close(document(code, complete=True))
     return code
 
 
@@ -190,7 +231,7 @@ def _made_by(
         "model": {**model_identity(scorer), "weights_sha256": reader.numerics["weights_sha256"]},
         "settings": scorer.settings,
         "input": [
-            {"name": source.name, "sha256": count.sha256, "records": count.records}
+            {"name": spelled(source.name), "sha256": count.sha256, "records": count.records}
             for source, count in zip(sources, counts, strict=True)
         ],
         "numerics_key": reader.numerics_key,

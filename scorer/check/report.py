@@ -25,6 +25,9 @@ _STYLES: Final = {
     Status.reported: "",
 }
 
+_NARROW: Final = 72
+"""Columns of a terminal on which not all of the table can be read."""
+
 
 def fields_of(outcome: Outcome) -> dict[str, Json]:
     """Return the results for the report, and a summary of them."""
@@ -58,31 +61,37 @@ def _fields(result: Result) -> dict[str, Json]:
     }
 
 
-def show(title: str, outcome: Outcome, reporter: Reporter) -> None:
-    """Write the table and the verdict to stderr."""
+def show(
+    title: str, about: Sequence[tuple[str, str]], outcome: Outcome, reporter: Reporter
+) -> None:
+    """Write the table and the verdict to stderr. about: what stands before the verdict."""
     if reporter.quiet:
         return
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=printable(title), title_justify="left", box=None)
+    narrow = reporter.console.width < _NARROW
+    columns = ["moved"] if narrow else ["compared", "moved", "largest", "time"]
     for name in ("scenario", "result"):
         table.add_column(name, no_wrap=True)
-    for name in ("compared", "moved", "largest", "time"):
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for result in outcome.results:
         tally = result.tally
-        ran = tally.comparisons > 0
+        cells = {
+            "compared": f"{tally.comparisons:,}",
+            "moved": f"{tally.mismatches:,}",
+            "largest": nats(tally),
+            "time": f"{result.seconds:,.1f} s",
+        }
         table.add_row(
             result.scenario.name,
             Text(result.status.value, _STYLES[result.status]),
-            f"{tally.comparisons:,}" if ran else "",
-            f"{tally.mismatches:,}" if ran else "",
-            nats(tally) if ran else "",
-            f"{result.seconds:,.1f} s" if ran else "",
+            *(cells[name] if tally.comparisons else "" for name in columns),
         )
     reporter.console.print(table)
-    reporter.table("", verdict(outcome))
+    reporter.table("", [*about, *verdict(outcome)])
 
 
 def verdict(outcome: Outcome) -> list[tuple[str, str]]:
@@ -104,9 +113,9 @@ def verdict(outcome: Outcome) -> list[tuple[str, str]]:
         else:
             rows.append(("NOT PROVEN", f"{names}: {compared}, 0 moved"))
     elif not outcome.passed:
-        ended = "stopped before its end" if outcome.stopped else "compared nothing"
-        rows.append(("no verdict", f"the check {ended}; until then {compared}, 0 moved"))
-    elif ran:
+        ended = "was stopped before its end" if outcome.stopped else "ran no proof"
+        rows.append(("no verdict", f"the check {ended}; {compared}, 0 moved"))
+    else:
         rows.append(("REPRODUCIBLE", f"{len(ran)} scenarios, {compared}, 0 moved"))
     rows += [("not run", f"{r.scenario.name}: {r.reason}") for r in outcome.of(Status.not_run)]
     for result in outcome.results:

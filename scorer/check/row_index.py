@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from scorer.errors import InputError, RowError
 from scorer.records.source import at_line, reading
-from scorer.rows import Score, decode_score, whole_rows
+from scorer.rows import REMEDY, Score, decode_score, whole_rows
 
 
 class _Place(msgspec.Struct):
@@ -49,7 +49,7 @@ class RowIndex:
             if wanted is None or wanted(key):
                 hashes.append(_hash(key))
                 offsets.append(offset)
-        with reading(self.name):
+        with reading(self.name, REMEDY):
             self._file = path.open("rb")
         values = np.frombuffer(hashes, np.uint64)
         self._offsets: npt.NDArray[np.int64] = np.frombuffer(offsets, np.int64)
@@ -96,15 +96,15 @@ class RowIndex:
             yield self._row(ordinal)
 
     def _row(self, ordinal: int) -> Score:
-        with reading(self.name):
+        with reading(self.name, REMEDY):
             self._file.seek(int(self._offsets[ordinal]))
             line = self._file.readline()
         try:
             return decode_score(line)
         except (msgspec.DecodeError, RowError) as error:
             raise InputError(
-                f"{self.name}: byte {self._offsets[ordinal]}: not a row of scores: {error}; give "
-                "an output of scorer score"
+                f"{self.name}: byte {self._offsets[ordinal]}: not a row of scores: {error}; "
+                f"{REMEDY}"
             ) from None
 
 
@@ -112,12 +112,12 @@ def keys_of(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the key of each row and the byte where it starts. Raises InputError."""
     name = str(path)
     at = 0
-    with reading(name), path.open("rb") as file:
+    with reading(name, REMEDY), path.open("rb") as file:
         for number, line in whole_rows(file, name):
             try:
                 place = _DECODER.decode(line)
             except msgspec.DecodeError as error:
-                what = f"not a row of scores: {error}; give an output of scorer score"
+                what = f"not a row of scores: {error}; {REMEDY}"
                 raise InputError(at_line(name, number, what)) from None
             yield key_of(place.id, place.line), at
             at += len(line)

@@ -119,8 +119,8 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the run came to its end, something was compared, and nothing has failed."""
-        compared = any(result.tally.comparisons for result in self.results)
+        """Whether the run came to its end, a proof compared something, and nothing has failed."""
+        compared = self.proven.comparisons > 0
         return self.stopped is None and compared and not self.of(Status.failed)
 
 

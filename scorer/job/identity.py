@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scorer import __version__
-from scorer.manifest import hash_files, sha256_of
+from scorer.manifest import hash_files, sha256_of, spelled
 
 if TYPE_CHECKING:
     from scorer.job.job import Job
@@ -22,7 +22,7 @@ def identity(job: Job, scorer: Scorer, counts: Counts) -> dict[str, Json]:
         "model": model_identity(scorer),
         "settings": {**scorer.settings, "limit": job.limit, "shard": shard},
         "input": {
-            "name": job.source.name,
+            "name": spelled(job.source.name),
             "sha256": counts.sha256,
             "bytes": counts.bytes,
             "records": counts.records,
@@ -36,7 +36,7 @@ def model_identity(scorer: Scorer) -> dict[str, Json]:
     checkpoint = scorer.checkpoint
     tokenizer = [checkpoint.path / name for name in ("tokenizer.json", "tokenizer_config.json")]
     return {
-        "name": checkpoint.name,
+        "name": spelled(checkpoint.name),
         "revision": checkpoint.revision,
         "config_sha256": sha256_of(checkpoint.config),
         "tokenizer_sha256": hash_files(file for file in tokenizer if file.is_file()),

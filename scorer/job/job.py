@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from scorer.answers import Plan
 from scorer.errors import UsageError
-from scorer.job.output import RowFile, StdoutRows
+from scorer.job.output import RowFile, StdoutRows, same_file
 from scorer.job.shard import Shard
 from scorer.job.summary import CONSTANT_SCORES, Summary
 from scorer.records.source import Counts, Source, at_line
@@ -64,7 +64,7 @@ class Job:
                 continue
             if not path.parent.is_dir():
                 raise UsageError(f"{path}: there is no folder {path.parent}; create it first")
-            if _same_file(path, Path(self.source.name)):
+            if same_file(path, Path(self.source.name)):
                 raise UsageError(f"{path}: is the input, which is never replaced; write elsewhere")
             _check_kind(path)
             if path.exists() and not (self.replace or self.resume):
@@ -193,10 +193,6 @@ def _check_kind(path: Path) -> None:
             f"{path}: is a pipe or a device, and no job can be resumed there; name a file, or send "
             "--output - there"
         )
-
-
-def _same_file(a: Path, b: Path) -> bool:
-    return a.exists() and b.exists() and a.samefile(b)
 
 
 def summary_json(summary: Summary) -> str:

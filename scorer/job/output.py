@@ -31,6 +31,19 @@ def writing(name: str) -> Iterator[None]:
         ) from error
 
 
+def same_file(a: Path, b: Path) -> bool:
+    """Whether both are there and are one file."""
+    return a.exists() and b.exists() and a.samefile(b)
+
+
+def print_out(text: str, *, end: str = "\n", aside: bool = False) -> None:
+    """Print what was asked for, aside on stderr. A closed stdout is a BrokenPipeError."""
+    stream = sys.stderr if aside else sys.stdout
+    if stream is None:
+        raise BrokenPipeError
+    print(text, end=end, file=stream)
+
+
 class RowFile:
     """A file of whole lines that this process alone writes; a context manager.
 

@@ -61,15 +61,14 @@ def at_line(name: str, line: int, message: str) -> str:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def reading(
+    name: str, remedy: str = "give a readable JSONL file, or - for stdin"
+) -> Iterator[None]:
     """Turns the system's refusals to read ``name`` into :class:`InputError`."""
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{name}: can't be read: {error.strerror or error}; "
-            "give a readable JSONL file, or - for stdin"
-        ) from error
+        raise InputError(f"{name}: can't be read: {error.strerror or error}; {remedy}") from error
 
 
 class Source:
