@@ -309,8 +309,9 @@ def test_a_process_that_fails_is_a_failure(
     def refuse(*_: Any) -> None:
         raise IsolationError("self-test failed: bits moved")
 
+    subject = subject_of(tiny_model)
     monkeypatch.setattr(selftest.SelfTests, "require", refuse)
-    (result,) = outcome_of(subject_of(tiny_model), [scenario("fresh-process")]).results
+    (result,) = outcome_of(subject, [scenario("fresh-process")]).results
     assert result.status is Status.failed
     assert "bits moved" in result.reason
 

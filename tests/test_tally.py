@@ -22,11 +22,18 @@ def test_nothing_compared_is_not_equal() -> None:
 
 def test_equal_bits() -> None:
     tally = Tally()
-    tally.nats(floats(-1.5, -0.0, math.nan), floats(-1.5, -0.0, math.nan), "here")
+    tally.nats(floats(-1.5, -0.0, -math.inf), floats(-1.5, -0.0, -math.inf), "here")
     tally.integers(np.array([3], np.int32), np.array([3], np.int32), "here")
     tally.value("a", "a", here, nats=False)
     assert (tally.comparisons, tally.mismatches, tally.examples) == (5, 0, [])
     assert tally.equal
+
+
+def test_what_neither_has_is_no_comparison() -> None:
+    tally = Tally()
+    tally.nats(floats(math.nan, math.nan), floats(math.nan, -1.0), "here")
+    tally.integers(np.array([-1, 0], np.int32), np.array([-1, 0], np.int32), "here")
+    assert (tally.comparisons, tally.mismatches, tally.largest) == (2, 1, math.inf)
 
 
 def test_one_ulp_is_a_difference() -> None:

@@ -31,6 +31,17 @@ _FEW_LENGTHS: Final = (1, 129)
 _PARTNERS: Final = (9, 10, 300)
 _OPTIONS: Final = (" yes", " no", " perhaps not today")
 _MORE_OPTIONS: Final = (" of course", " never in my life", " 7")
+_OF_ALL_OPTIONS: Final = frozenset(
+    {
+        "answer",
+        "answer_index",
+        "answer_per_token",
+        "answer_per_byte",
+        "tied",
+        "label_mass",
+        "margin",
+    }
+)
 
 
 def repeat(subject: Subject, tally: Tally) -> None:
@@ -94,9 +105,11 @@ def partner_lengths(subject: Subject, tally: Tally) -> None:
     for victim in subject.victims:
         room = subject.reader.shape.tokens - len(victim)
         sizes = [*_PARTNERS, 1, room // 2, room] if subject.level.every_length else _PARTNERS
-        sizes = [size for size in sizes if 0 < size <= room] or [room, 1]
+        sizes = [size for size in dict.fromkeys(sizes) if 0 < size <= room]
+        if len(sizes) < 2:  # one alone is compared with nothing
+            sizes = list(dict.fromkeys([*sizes, room, 1]))
         tokens = subject.stranger(room).tokens
-        partners = [last_read(tokens[:size]) for size in dict.fromkeys(sizes)]
+        partners = [last_read(tokens[:size]) for size in sizes]
         for side in ("before", "after"):
             base: Reduced | None = None
             for partner in partners:
@@ -137,7 +150,11 @@ def lengths(subject: Subject, tally: Tally) -> None:
 def shuffled(subject: Subject, tally: Tally) -> None:
     """The records in file order, backwards, in random order with strangers, and one by one."""
     records = list(subject.records)
-    base = [values_of(row) for row in subject.scorer.score(records)]
+    base = []
+    for number, row in enumerate(subject.scorer.score(records), 1):
+        if row.error is not UNSET:
+            tally.differs(f"record {number}: scored before, now {row.error.code}")
+        base.append(values_of(row))
     count, tokens, limit = len(records), subject.reader.shape.tokens, subject.max_tokens
     sizes = [size for size in (1, 9, tokens - 1, tokens, tokens + 1) if 0 < size <= limit]
     strangers = [
@@ -162,7 +179,8 @@ def requests(subject: Subject, tally: Tally) -> None:
     """More and fewer targets, entries and positions of one read; other options of one prompt."""
     n_ids = subject.reader.n_ids
     for victim in subject.victims:
-        base = _last_values(victim, subject.read_in([victim]))
+        named = _named(victim)
+        base = _last_values(tally, victim, subject.read_in([victim]), named)
         ids = victim.requests.target_ids[victim.requests.target_offsets[-2] :].tolist()
         for k, targets in (
             (0, ids),
@@ -172,32 +190,44 @@ def requests(subject: Subject, tally: Tally) -> None:
         ):
             for tail in (1, len(victim)):
                 read = _asked(victim, tail, targets, k)
-                got = _last_values(read, subject.read_in([read]))
-                where = f"{_named(victim)}: {len(targets)} targets, {k} entries, {tail} positions"
+                where = f"{named}: {len(targets)} targets, {k} entries, {tail} positions"
+                got = _last_values(tally, read, subject.read_in([read]), where)
                 compare_shared(tally, base, got, where)
         _options(subject, tally, victim)
 
 
 def _options(subject: Subject, tally: Tally, victim: Read) -> None:
-    """Score one prompt with other lists of options."""
+    """Score one prompt with other lists of options.
+
+    The first asks for all that the others ask for, so that what fails one of them fails it too.
+    """
     prompt = {"prompt_token_ids": victim.tokens.tolist()}
     asked: list[dict[str, object]] = [
+        {**prompt, "options": [*_MORE_OPTIONS, *_OPTIONS], "prompt_logprobs": 1, "logprobs": 9},
         {**prompt, "options": list(_OPTIONS), "logprobs": 2},
-        {**prompt, "options": list(_OPTIONS[::-1])},
-        {**prompt, "options": [*_MORE_OPTIONS, *_OPTIONS], "logprobs": 0},
-        {**prompt, "options": list(_OPTIONS[1:]), "prompt_logprobs": 1, "logprobs": 9},
+        {**prompt, "options": list(_OPTIONS[::-1]), "prompt_logprobs": 0},
+        {**prompt, "options": list(_OPTIONS[1:]), "prompt_logprobs": 1, "logprobs": 0},
     ]
-    base, *others = map(_own_values, subject.scorer.score(asked))
-    for values in others:
-        compare_shared(tally, base, values, f"{_named(victim)}, other options")
+    (base,) = subject.scorer.score(asked[:1])
+    if base.error is not UNSET:
+        tally.left_out.append(f"{_named(victim)}, other options: {base.error.code}")
+        return
+    for number, row in enumerate(subject.scorer.score(asked[1:]), 1):
+        where = f"{_named(victim)}, other options {number}"
+        compare_shared(tally, _own_values(base), _own_values(row), where)
 
 
 def _own_values(row: Score) -> dict[Name, object]:
-    """Return the values that are no function of what else was asked; none of a failed row."""
-    if row.error is not UNSET:
-        return {}
-    own = ("logprob", "logprob_per_token", "logprob_per_byte")
-    return {name: value for name, value in values_of(row).items() if name[-1] in own}
+    """Return the values that are no function of what else was asked; whether there are any too."""
+    own: dict[Name, object] = {("error", "code"): None}
+    own.update((name, value) for name, value in values_of(row).items() if _is_own(name))
+    return own
+
+
+def _is_own(name: Name) -> bool:
+    if name[0] == "options":
+        return name[-1] not in ("options", "probability", "rank")
+    return name[0] not in _OF_ALL_OPTIONS and name[-1] != "top"
 
 
 def _asked(read: Read, tail: int, targets: Sequence[int], k: int) -> Read:
@@ -207,22 +237,38 @@ def _asked(read: Read, tail: int, targets: Sequence[int], k: int) -> Read:
     return Read(read.tokens, np.arange(n - tail, n, dtype=np.int32), requests)
 
 
-def _last_values(read: Read, reduced: Reduced) -> dict[Name, object]:
-    """Return what is known of the last distribution, by token."""
-    start, top = int(read.requests.target_offsets[-2]), int(reduced.top_offsets[-2])
+def _last_values(tally: Tally, read: Read, reduced: Reduced, where: str) -> dict[Name, object]:
+    """Return what is known of the last distribution, by token.
+
+    A token has one value, whether it is chosen, a target or an entry: several are compared.
+    """
     values: dict[Name, object] = {
         ("sum", "logprob"): float(reduced.log_sum[-1]),
         ("chosen",): int(reduced.chosen_id[-1]),
-        ("token", int(reduced.chosen_id[-1]), "logprob"): float(reduced.chosen_logprob[-1]),
     }
-    for i in range(start, len(reduced.target_logprob)):
-        token = int(read.requests.target_ids[i])
-        values["token", token, "logprob"] = float(reduced.target_logprob[i])
-        values["token", token, "rank"] = int(reduced.target_rank[i])
-    for i in range(top, len(reduced.top_id)):
-        token = int(reduced.top_id[i])
-        values["token", token, "logprob"] = float(reduced.top_logprob[i])
-        values["token", token, "rank"] = i - top + 1
+
+    def known(token: int, logprob: float, rank: int) -> None:
+        own: dict[Name, object] = {
+            ("token", token, "logprob"): logprob,
+            ("token", token, "rank"): rank,
+        }
+        compare_shared(tally, own, values, where)
+        values.update(own)
+
+    if not reduced.nonfinite[-1]:  # else no entry has an id
+        known(int(reduced.chosen_id[-1]), float(reduced.chosen_logprob[-1]), 1)
+        start = int(reduced.top_offsets[-2])
+        entries = zip(reduced.top_id[start:], reduced.top_logprob[start:], strict=True)
+        for rank, (token, logprob) in enumerate(entries, 1):
+            known(int(token), float(logprob), rank)
+    start = int(read.requests.target_offsets[-2])
+    for token, logprob, rank in zip(
+        read.requests.target_ids[start:],
+        reduced.target_logprob[start:],
+        reduced.target_rank[start:],
+        strict=True,
+    ):
+        known(int(token), float(logprob), int(rank))
     return values
 
 
@@ -256,9 +302,10 @@ def alone(subject: Subject, tally: Tally) -> None:
         raise NotRunError("--isolation alone: nothing is packed")
     single = _another(subject.reader, alone=True)
     for victim in subject.victims:
-        packed = _last_values(victim, subject.read_in([victim]))
-        by_itself = _last_values(victim, subject.read_in([victim], reader=single))
-        compare_shared(tally, _nats_only(packed), by_itself, _named(victim))
+        named = _named(victim)
+        packed = _last_values(tally, victim, subject.read_in([victim]), named)
+        by_itself = _last_values(tally, victim, subject.read_in([victim], reader=single), named)
+        compare_shared(tally, _nats_only(packed), by_itself, named)
 
 
 def _nats_only(values: Mapping[Name, object]) -> dict[Name, object]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET
 
 from scorer.check.row_values import compare_values, values_of
 from scorer.check.subject import NotRunError, Subject
@@ -57,12 +58,17 @@ def shared_prefix(subject: Subject, tally: Tally) -> None:
 def _compare(subject: Subject, tally: Tally, what: str, records: Sequence[Record]) -> None:
     """Score records apart, then sharing, in file order and backwards."""
     with _apart(subject.reader):
-        base = [values_of(row) for row in subject.scorer.score(records, together=True)]
+        base = list(subject.scorer.score(records, together=True))
+    for place, row in enumerate(base, 1):
+        if row.error is not UNSET:
+            tally.left_out.append(f"{what} {place}: {row.error.code}")
     places = range(len(records))
     for name, order in (("", places), (", backwards", places[::-1])):
         rows = subject.scorer.score((records[place] for place in order), together=True)
         for place, row in zip(order, rows, strict=True):
-            compare_values(tally, base[place], values_of(row), f"{what} {place + 1}{name}")
+            if base[place].error is UNSET:
+                where = f"{what} {place + 1}{name}"
+                compare_values(tally, values_of(base[place]), values_of(row), where)
 
 
 @contextmanager

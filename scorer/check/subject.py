@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET
 
 from scorer.answers import Plan
 from scorer.errors import InputError
 from scorer.records.record import BadLine, Record
 from scorer.reduction import Reduced, RowRequests
+from scorer.rows import Score
 from scorer.shapes import Batch, IntArray, Read, last_read
 
 if TYPE_CHECKING:
@@ -54,18 +57,24 @@ FULL = Level("full", 256, 16, 256, 5, every_length=True, every_rung=True)
 class Subject:
     """One scorer and the material for its check.
 
-    records: those that can be scored, in order. skipped: how many could not. victims: reads of
-    different lengths, each at most half a forward long, distributions at their last positions.
+    records: those that can be scored, in order. reasons: why others could not, and how many each.
+    victims: reads of different lengths, each at most half a forward long, distributions at their
+    last positions.
     program: what starts ``scorer`` in a new interpreter; None for the one that runs.
     """
 
     scorer: Scorer
     level: Level
     records: tuple[Record, ...]
-    skipped: int
+    reasons: Mapping[str, int]
     victims: tuple[Read, ...]
     program: tuple[str, ...] | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(_SEED))
+
+    @property
+    def skipped(self) -> int:
+        """How many records could not be scored."""
+        return sum(self.reasons.values())
 
     @property
     def reader(self) -> Reader:
@@ -152,29 +161,46 @@ def victim(tokens: IntArray, targets: Sequence[int], tail: int) -> Read:
 def make_subject(
     scorer: Scorer, records: Iterable[Record | BadLine], level: Level, limit: int | None
 ) -> Subject:
-    """Load the model, choose victims. Raises InputError when no record can be scored."""
+    """Load the model, score the records once, choose victims.
+
+    A record whose row is an error, of whatever kind, is left out: it has no values to compare.
+    Raises InputError when no record can be scored, DeviceError.
+    """
     count = level.records if limit is None else limit
     chosen = list(islice(records, count))
-    good: list[Record] = []
-    plans: list[Plan] = []
+    planned: list[tuple[Record, Plan]] = []
+    reasons: Counter[str] = Counter()
     for record, item in zip(chosen, scorer.prepare(chosen), strict=True):
         if isinstance(item, Plan) and isinstance(record, Record) and item.reads:
-            good.append(record)
-            plans.append(item)
-    if not good:
-        raise InputError(
-            f"none of the {len(chosen)} records that were looked at can be scored with this "
-            "model; `scorer score --dry-run` says why"
-        )
+            planned.append((record, item))
+        else:
+            reasons[_reason(item)] += 1
     reader = scorer.reader
     set_selftest_aside(reader)
-    return Subject(
-        scorer,
-        level,
-        tuple(good),
-        len(chosen) - len(good),
-        _victims(plans, max(1, reader.shape.tokens // 2), level),
-    )
+    good: list[Record] = []
+    plans: list[Plan] = []
+    rows = scorer.score(record for record, _ in planned)
+    for (record, plan), row in zip(planned, rows, strict=True):
+        if row.error is UNSET:
+            good.append(record)
+            plans.append(plan)
+        else:
+            reasons[row.error.code] += 1
+    subject = Subject(scorer, level, tuple(good), reasons, ())
+    subject.victims = _victims(subject, plans)
+    if not subject.victims:
+        why = ", ".join(f"{reason}: {number}" for reason, number in reasons.items())
+        raise InputError(
+            f"none of the {len(chosen)} records that were looked at can be scored with this model"
+            f"{why and f' ({why})'}; `scorer score` says more"
+        )
+    return subject
+
+
+def _reason(item: Plan | Score) -> str:
+    if isinstance(item, Plan) or item.error is UNSET:
+        return "nothing is asked"
+    return item.error.code
 
 
 def set_selftest_aside(reader: Reader) -> None:
@@ -188,8 +214,12 @@ def set_selftest_aside(reader: Reader) -> None:
         reader.selftests.outcomes[rung] = Outcome(comparisons=0, packings=0)
 
 
-def _victims(plans: Sequence[Plan], longest: int, level: Level) -> tuple[Read, ...]:
-    """Choose reads by length, from the shortest to the longest; cut what is too long."""
+def _victims(subject: Subject, plans: Sequence[Plan]) -> tuple[Read, ...]:
+    """Choose reads by length, from the shortest to the longest; cut what is too long.
+
+    What is cut may have a last distribution that is not finite, and then is none.
+    """
+    longest, level = max(1, subject.reader.shape.tokens // 2), subject.level
     by_tokens: dict[bytes, Read] = {}
     for plan in plans:
         for read in plan.reads:
@@ -197,5 +227,16 @@ def _victims(plans: Sequence[Plan], longest: int, level: Level) -> tuple[Read, .
             cut = read.tokens[-longest:]
             by_tokens.setdefault(cut.tobytes(), victim(cut, last.tolist(), level.tail))
     reads = sorted(by_tokens.values(), key=lambda read: (len(read), read.tokens.tobytes()))
-    places = np.unique(np.linspace(0, len(reads) - 1, min(level.victims, len(reads))).round())
-    return tuple(reads[int(place)] for place in places)
+    while reads:
+        places = np.unique(np.linspace(0, len(reads) - 1, min(level.victims, len(reads))).round())
+        chosen = [reads[int(place)] for place in places]
+        rows = subject.scorer.score(
+            {"prompt_token_ids": read.tokens.tolist(), "logprobs": 0} for read in chosen
+        )
+        bad = {
+            int(place) for place, row in zip(places, rows, strict=True) if row.error is not UNSET
+        }
+        if not bad:
+            return tuple(chosen)
+        reads = [read for place, read in enumerate(reads) if place not in bad]
+    return ()

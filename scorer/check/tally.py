@@ -45,9 +45,10 @@ class Tally:
         return self.comparisons > 0 and self.mismatches == 0 and not self.failure
 
     def nats(self, expected: Float64s, got: Float64s, where: str) -> None:
-        """Compare log-probabilities, float64 of one shape."""
-        self.comparisons += expected.size
-        moved = _bits(expected) != _bits(got)
+        """Compare log-probabilities, float64 of one shape; where both are NaN there is none."""
+        known = ~(np.isnan(expected) & np.isnan(got))
+        self.comparisons += int(np.count_nonzero(known))
+        moved = known & (_bits(expected) != _bits(got))
         if not moved.any():
             return
         with np.errstate(invalid="ignore"):  # infinity less itself
@@ -58,8 +59,8 @@ class Tally:
         self._moved(int(moved.sum()), largest, f"{where}: {expected[first]!s} → {got[first]!s}")
 
     def integers(self, expected: Int32s, got: Int32s, where: str) -> None:
-        """Compare ids or ranks, int32 of one shape."""
-        self.comparisons += expected.size
+        """Compare ids or ranks, int32 of one shape; where both are negative there is none."""
+        self.comparisons += int(np.count_nonzero((expected >= 0) | (got >= 0)))
         moved = expected != got
         if moved.any():
             first = int(np.argmax(moved))
@@ -81,7 +82,14 @@ class Tally:
             self._moved(1, 0.0, f"{where()}: {said}")
 
     def reads(self, expected: Reduced, got: Reduced, where: str) -> None:
-        """Compare all that two computations of one read came to."""
+        """Compare all that two computations of one read came to.
+
+        Nothing where the first one's last distribution is not finite: how far NaN spreads among
+        the tokens before it is not defined.
+        """
+        if expected.nonfinite[-1]:
+            self.left_out.append(f"{where}: its logits are not finite")
+            return
         for name in ("log_sum", "chosen_logprob", "target_logprob", "top_logprob"):
             self.nats(getattr(expected, name), getattr(got, name), f"{where}, {name}")
         for name in ("chosen_id", "target_rank", "top_id"):
