@@ -55,13 +55,23 @@ def one_ulp(result: Any) -> Any:
     return replace(result, **changed)
 
 
-def where(broken: Callable[[Batch, int], bool]) -> Plant:
+def one_ulp_of_the_chosen(result: Any) -> Any:
+    """Return a read's result with the chosen tokens' log-probabilities one step lower."""
+    whole = getattr(result, "whole", result)
+    lower = one_ulp(whole).chosen_logprob
+    if isinstance(result, ReadResult):
+        whole = msgspec.structs.replace(whole, chosen_logprob=lower)
+        return msgspec.structs.replace(result, whole=whole)
+    return replace(result, chosen_logprob=lower)
+
+
+def where(broken: Callable[[Batch, int], bool], change: Callable[[Any], Any] = one_ulp) -> Plant:
     """Return a fault: one ulp in the reads of a batch, by their place, of which this is true."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         def changed(flight: Any, results: list[Any]) -> list[Any]:
             return [
-                one_ulp(result) if broken(flight.batch, place) else result
+                change(result) if broken(flight.batch, place) else result
                 for place, result in enumerate(results)
             ]
 

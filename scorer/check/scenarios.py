@@ -252,7 +252,7 @@ def _last_values(tally: Tally, read: Read, reduced: Reduced, where: str) -> dict
             ("token", token, "logprob"): logprob,
             ("token", token, "rank"): rank,
         }
-        compare_shared(tally, own, values, where)
+        compare_shared(tally, own, values, f"{where}, within it")
         values.update(own)
 
     if not reduced.nonfinite[-1]:  # else no entry has an id
