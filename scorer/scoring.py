@@ -19,14 +19,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from scorer.answers import Plan
 from scorer.errors import InputError, ModelError, RowError, UsageError
 from scorer.prompts.labels import LabelSet
 from scorer.prompts.templates import default_question_template
+from scorer.records.mapping import as_records
 from scorer.records.record import MAX_TOP_K, BadLine, Record
-from scorer.records.record_line import parse_line
 from scorer.rows import Score
 from scorer.turns import LAUNCH_ERRORS, Chunk, Turns
 from scorer.workers.hands import Hands, Here, one_ahead
@@ -84,18 +82,30 @@ class Scorer:
         parse_special: bool = False,
         truncate_prompt: bool = False,
         labels: str = "letters",
-        cache: Path | None = None,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         from scorer.checkpoint import find_checkpoint
 
+        _check_choice("device", device, ("auto", "cpu", "cuda"))
+        _check_choice("dtype", dtype, ("auto", "bfloat16", "float16", "float32"))
+        _check_choice("isolation", isolation, ("packed", "alone"))
+        _check_choice("reduction", reduction, ("auto", "host", "device"))
+        _check_whole("tokens_per_forward", tokens_per_forward)
+        _check_whole("rows_per_forward", rows_per_forward)
+        for name, text in (
+            ("system", system),
+            ("question_template", question_template),
+            ("labels", labels),
+        ):
+            if not isinstance(text, str | None):
+                raise UsageError(f"{name} must be a string, got {text!r}")
         for name, value in (("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)):
+            _check_whole(name, value)
             if value is not None and not 0 <= value <= MAX_TOP_K:
                 raise UsageError(
                     f"{name} must be 0 (the chosen token only) to {MAX_TOP_K}, got {value}; the "
                     "whole vocabulary is not given"
                 )
-        if isolation not in ("packed", "alone"):
-            raise UsageError(f"isolation must be packed or alone, got {isolation!r}")
         label_set = LabelSet.parse(labels)
         self.checkpoint = find_checkpoint(os.fspath(model), revision)
         self._host_settings = HostSettings(
@@ -120,7 +130,7 @@ class Scorer:
         self._tokens = tokens_per_forward
         self._rows = rows_per_forward
         self._shared_prefix = shared_prefix
-        self._cache = cache
+        self._cache = None if cache is None else Path(cache)
         self.settings: dict[str, Json] = {
             "isolation": isolation,
             "shared_prefix": shared_prefix,
@@ -238,20 +248,19 @@ class Scorer:
         yield from hands.rest()
 
 
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _check_whole(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise UsageError(f"{name} must be a whole number, got {value!r}")
+
+
 def _asks(item: Plan | Score) -> tuple[Ask, ...]:
     return item.asks if isinstance(item, Plan) else ()
 
 
 def _line(item: Plan | Score) -> int:
     return item.prepared.record.line if isinstance(item, Plan) else item.line
-
-
-def as_records(
-    records: Iterable[Record | BadLine | Mapping[str, object]],
-) -> Iterator[Record | BadLine]:
-    """Yield records as they are, and mappings parsed as if each were a line of input."""
-    for line, record in enumerate(records, start=1):
-        if isinstance(record, Record | BadLine):
-            yield record
-        else:
-            yield parse_line(msgspec.json.encode(record), line)

@@ -46,7 +46,9 @@ COMPUTE_NOTHING = {
         "frames labels literal options prompter rendering sandbox skeleton templates "
         "tokenizer truncation words"
     ),
-    "records": "compression jsonline lines record record_keys record_line source unknown_keys",
+    "records": (
+        "compression jsonline lines mapping record record_keys record_line source unknown_keys"
+    ),
     "workers": "hands host pool worker",
 }
 """Modules, by folder, in which no bit of a score is made from token ids."""

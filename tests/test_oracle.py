@@ -17,8 +17,9 @@ from scorer.checkpoint import find_checkpoint
 from scorer.model import Qwen3
 from scorer.packing import Packer
 from scorer.reader import Reader
+from scorer.records.mapping import as_records
 from scorer.reduction import RowRequests
-from scorer.scoring import Scorer, as_records
+from scorer.scoring import Scorer
 from scorer.shapes import BatchShape, Read
 from tests.conftest import DEMO_MODEL
 from tests.models import write_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,10 +15,11 @@ from threading import get_ident
 
 import pytest
 
-from scorer.errors import DeviceError, IsolationError, ScorerError
+from scorer.errors import DeviceError, IsolationError, ScorerError, UsageError
 from scorer.records.lines import Lines, pieces
+from scorer.records.mapping import as_records
 from scorer.rows import Score
-from scorer.scoring import Scorer, as_records
+from scorer.scoring import Scorer
 from scorer.shapes import Batch, BatchShape
 from tests.model_free import Flight, ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED
@@ -218,3 +220,25 @@ def test_records_of_a_database_cursor(model: Path) -> None:
     plain = [{"prompt": prompt, "logprobs": logprobs} for prompt, logprobs in rows]
     assert got == list(model_free(model).score(plain))
     assert len(got) == 600
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("device", "mps", "device must be one of auto, cpu, cuda, got 'mps'"),
+        ("dtype", "float64", "dtype must be one of auto, bfloat16, float16, float32"),
+        ("isolation", "none", "isolation must be one of packed, alone"),
+        ("reduction", "gpu", "reduction must be one of auto, host, device"),
+        ("logprobs", "5", "logprobs must be a whole number, got '5'"),
+        ("prompt_logprobs", True, "prompt_logprobs must be a whole number, got True"),
+        ("tokens_per_forward", 1.5, "tokens_per_forward must be a whole number, got 1.5"),
+        ("rows_per_forward", "8", "rows_per_forward must be a whole number"),
+        ("labels", ["yes", "no"], "labels must be a string"),
+        ("system", 3, "system must be a string, got 3"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused(
+    model: Path, name: str, value: object, said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Scorer(model, **{name: value})  # type: ignore[arg-type]
