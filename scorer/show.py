@@ -96,5 +96,5 @@ def as_text(scorer: Scorer, plan: Plan) -> str:
         lines += prepared.warnings
     if prepared.record.question is not None:
         lines.append("── question template (--question-template replaces it)")
-        lines.append(scorer.question_template)
+        lines.append(scorer.question_template.removesuffix("\n"))  # one is added below
     return "\n".join(map(printable, lines)) + "\n"

@@ -30,6 +30,11 @@ def test_show(bench: Bench) -> None:
     ]
     assert b"'B' = 'no'  ids 'B':33" in text.out
     assert plan["question_template"] in text.out.decode()
+    printed = text.out.decode().partition("(--question-template replaces it)\n")[2]
+    template = bench.folder / "printed.jinja"
+    template.write_text(printed, encoding="utf-8")
+    again = run("show", bench.records, "-m", bench.model, "--json", "--question-template", template)
+    assert json.loads(again.out)["token_ids"] == plan["token_ids"]
     assert json.loads(other.out)["question_template"] is None
     assert json.loads(other.out)["targets"] == [{"token_id": 260, "text": " no"}]
     assert bench.score().rows[0]["prompt_tokens"] == len(plan["token_ids"])

@@ -95,7 +95,11 @@ def test_numbers_by_hand() -> None:
     }
     table = dict(summary.table())
     assert table["errors"] == "3: invalid_json 2, empty_option 1"
-    assert table["accuracy"] == "50.0% of 4 with a gold label (best constant answer: 75.0%)"
+    assert table["accuracy"] == (
+        "50.0% of 4 with a gold label, the 3 failed rows left out (best constant answer: 75.0%)"
+    )
+    rehearsed = dict(summary.table(rehearsed=True))
+    assert rehearsed["records"] == "8 (5 can be scored)"
     assert table["label mass"] == "0.500 on average"
     assert table["ties"] == "1 rows without one best option"
 

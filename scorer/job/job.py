@@ -123,7 +123,7 @@ class Job:
         self.reporter.table(
             f"{self.source.name}: dry run",
             [
-                *summary.table(),
+                *summary.table(rehearsed=True),
                 ("reads", f"{reads:,} of {tokens:,} tokens in all"),
                 ("longest prompt", f"{summary.longest_prompt:,} tokens"),
             ],

@@ -194,20 +194,24 @@ class Summary:
             "constant_scores": self.constant_scores,
         }
 
-    def table(self) -> list[tuple[str, str]]:
-        """Return what a person reads at the end."""
+    def table(self, *, rehearsed: bool = False) -> list[tuple[str, str]]:
+        """Return what a person reads at the end. rehearsed: of a job that wrote no rows."""
         failed = self.errors.total()
-        rows = [("records", f"{self.records:,} ({self.records - failed:,} scored)")]
+        done = "can be scored" if rehearsed else "scored"
+        rows = [("records", f"{self.records:,} ({self.records - failed:,} {done})")]
         if failed:
             kinds = ", ".join(f"{code} {count:,}" for code, count in self.errors.most_common())
             rows.append(("errors", f"{failed:,}: {kinds}"))
         if self.warned:
-            rows.append(("warnings", f"in {self.warned:,} rows, see their `warnings`"))
+            where = "`scorer show` tells them" if rehearsed else "see their `warnings`"
+            rows.append(("warnings", f"in {self.warned:,} rows, {where}"))
         if self.tied:
             rows.append(("ties", f"{self.tied:,} rows without one best option"))
         if self.accuracy is not None and self.majority_baseline is not None:
             constant = f"best constant answer: {self.majority_baseline:.1%}"
             of = f"{self.with_gold:,} with a gold label"
+            if failed:
+                of += f", the {failed:,} failed rows left out"
             rows.append(("accuracy", f"{self.accuracy:.1%} of {of} ({constant})"))
         if self.mean_label_mass is not None:
             rows.append(("label mass", f"{self.mean_label_mass:.3f} on average"))

@@ -57,7 +57,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     ``line`` is the physical line, from 1. ``state`` is a string as given, or the raw JSON of
     any other value. ``gold_index`` is the option that ``label`` names. ``logprobs`` and
-    ``prompt_logprobs``: None = none, 0 = the chosen token only, k = and k alternatives.
+    ``prompt_logprobs``: None = none, 0 = the chosen token only, k = the k most likely, too.
     """
 
     line: int
