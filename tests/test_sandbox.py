@@ -54,6 +54,12 @@ HOSTILE = [
     "{{ '{x:10000000000}'.format_map({'x': 1}) }}",
     "{{ '{:{}}'.format(1, 10 ** 10) }}",
     "{{ {'a': 1}|tojson(indent=10 ** 10) }}",
+    (
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}"
+        "{% endfor %}{{ n.x }}"
+    ),
+    "{{ ['x' * 10 ** 6] * 10 ** 6 }}",
+    "{{ '%10000000000d'.encode() % 1 }}",
     # chance, and a way out
     "{{ range(9)|random }}",
     "{{ lipsum(n=10 ** 6) }}",
@@ -74,6 +80,80 @@ def test_a_hostile_template_ends_soon_and_small(source: str) -> None:
 
     assert time.process_time() - began < 40
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000  # kB
+
+
+# Each would put a place in memory, or an order that changes from process to process, into the text.
+UNPRINTABLE = [
+    "{{ text.upper }}",
+    "{{ {'a': [text.upper]} }}",
+    "{{ {text.upper: 1} }}",
+    "{{ items|map('upper') }}",
+    "{{ items|map(attribute='x') }}",
+    "{{ items|select }}",
+    "{{ items|batch(2) }}",
+    "{{ items|unique ~ 'x' }}",
+    "{{ 'x' ~ text.upper }}",
+    "{{ joiner(',') }}",
+    "{{ cycler('a', 'b') }}",
+    "{{ namespace }}",
+    "{{ self }}",
+    "{% for x in items %}{{ loop }}{% endfor %}",
+    "{% macro m() %}{% endmacro %}{{ m }}",
+    "{% set x %}{{ text.upper }}{% endset %}{{ x }}",
+    "{{ text.upper|string }}",
+    "{{ text.upper|upper }}",
+    "{{ [text.upper]|map('string')|list }}",
+    "{{ [text.upper]|join }}",
+    "{{ [text]|join(attribute='upper') }}",
+    "{{ items|join(text.upper) }}",
+    "{{ [items|select]|list|join(',') }}",
+    "{{ text|replace('e', text.upper) }}",
+    "{{ text.upper|safe }}",
+    "{{ (text|safe).replace('e', text.upper) }}",
+    "{{ (text|safe).join([text.upper]) }}",
+    "{{ (text|safe).escape(text.upper) }}",
+    "{{ '%s' % text.upper }}",
+    "{{ '%s %s' % (1, text.upper) }}",
+    "{{ '%(a)s' % {'a': text.upper} }}",
+    "{{ ('%s'|safe) % text.upper }}",
+    "{{ ('%r'.encode() % text.upper).decode() }}",
+    "{{ '%s'|format(text.upper) }}",
+    "{{ '{}'.format(text.upper) }}",
+    "{{ '{0.upper}'.format(text) }}",
+    "{{ '{0.upper!r:>30}'.format(text) }}",
+    "{{ '{a.upper}'.format_map({'a': text}) }}",
+    "{{ ('{0.upper}'|safe).format(text) }}",
+    "{{ {'a': 1, 'b': 2}.keys() - ['a'] }}",
+    "{{ ({'a': 1, 'b': 2}.keys() - ['c'])|list }}",
+    "{% for x in {'a': 1}.items() - [] %}{{ x }}{% endfor %}",
+    "{% autoescape true %}{{ 'a'.upper }}{{ [text.upper]|join(',') }}{% endautoescape %}",
+    "{% autoescape true %}{{ text.upper ~ 'x' }}{% endautoescape %}",
+]
+
+
+@pytest.mark.parametrize("source", UNPRINTABLE)
+def test_what_differs_from_run_to_run_is_not_printed(source: str) -> None:
+    environment = Bounded()
+    values = {"text": "hello", "items": ["a", "b", "c"]}
+    with pytest.raises(jinja2.TemplateRuntimeError, match=r"in each run|in every run") as caught:
+        environment.render(environment.from_string(source), values, 0)
+    assert " at 0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ("{{ text.upper }}", r"got a function, upper: call it, with \(\) behind its name"),
+        ("{{ items|select }}", r"got a generator: make a list or a text of it, with \|list or"),
+        ("{{ joiner(',') }}", r"got a Joiner: call it"),
+        ("{{ cycler('a') }}", r"got a Cycler: print a value of it"),
+        ("{{ {}.keys() - [] }}", r"makes a set, .*: use \|list and \|reject"),
+    ],
+)
+def test_what_is_not_printed_is_named_with_a_remedy(source: str, got: str) -> None:
+    environment = Bounded()
+    with pytest.raises(jinja2.TemplateRuntimeError, match=got):
+        environment.render(environment.from_string(source), {"text": "x", "items": []}, 0)
 
 
 def test_the_bounds_grow_with_the_texts() -> None:
@@ -125,6 +205,15 @@ MESSAGES = [
         "{% filter upper %}{{ messages[0].content }}{% endfilter %}{{ messages|length }}",
         "{% set x %}{{ messages[0].content ~ 1 }}{% endset %}{{ x|replace('B', 'b') }}",
         "{{ messages|selectattr('role', 'equalto', 'user')|list|first }}",
+        "{{ [1, 2.5, none, true, 'é', (1, 'a'), {'a': [none]}] }}{{ 3 - 1 }}{{ 3 - 0.5 }}",
+        "{{ missing }}{{ missing|upper }}{{ [missing] }}{{ 'a' ~ missing ~ 1 ~ none }}",
+        "{{ messages|map(attribute='role')|list }}{{ messages|join('|', attribute='role') }}",
+        "{{ ', '.join(messages|map(attribute='role')) }}{{ ('<'|e).join(['>', 1]) }}",
+        "{{ messages|groupby('role') }}{{ messages|batch(1)|list }}{{ messages|reverse|list }}",
+        "{{ '{0} {a[role]} {0!r:>9}'.format(1, a=messages[0]) }}{{ '{a}'.format_map({'a': 2}) }}",
+        "{{ ('<{}>'|safe).format('<') }}{{ '%s %r' % ('a', ['b']) }}{{ '%d'|format(3) }}",
+        "{% set j = joiner(',') %}{{ j() }}{{ j() }}{% set c = cycler(1, 2) %}{{ c.next() }}",
+        "{% autoescape true %}{{ '<' }}{{ messages[1].content ~ '<' }}{% endautoescape %}",
     ],
 )
 def test_other_templates_give_what_jinja_gives(source: str) -> None:

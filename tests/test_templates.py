@@ -173,6 +173,43 @@ def test_a_question_template_that_fails_is_a_row_error(source: str) -> None:
     assert caught.value.code is ErrorCode.TEMPLATE_ERROR
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ question.upper }}",
+        "{{ options|map(attribute='text') }}",
+        "{{ question }}{{ {}[question.upper] }}",
+        "{{ question }}{{ [1].index(question.upper) }}",
+        "{{ raise_exception(question.upper) }}",
+        "{{ raise_exception([question.upper]) }}",
+        "{{ [question.upper]|tojson }}",
+    ],
+)
+def test_no_place_in_memory_gets_into_a_prompt_or_an_error(source: str) -> None:
+    with pytest.raises(RowError) as caught:
+        QuestionTemplate(source).render("q", None, OPTIONS)
+    assert caught.value.code is ErrorCode.TEMPLATE_ERROR
+    assert "0x" not in str(caught.value)
+
+
+def test_options_can_be_printed_whole() -> None:
+    source = "{{ question }} {{ options }} {{ options|map(attribute='text')|join(' or ') }}"
+    assert QuestionTemplate(source).render("q", None, OPTIONS) == (
+        "q (LetteredOption(label='A', text='x'), LetteredOption(label='B', text='y')) x or y"
+    )
+
+
+def test_a_chat_template_that_prints_a_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="got a function, upper: call it"):
+        chat(tmp_path, "{% for m in messages %}{{ m.content.upper }}{% endfor %}")
+
+
+def test_json_is_bounded(tmp_path: Path) -> None:
+    for source in ("{{ messages|tojson(indent=10 ** 9) }}", "{{ [['x' * 9999] * 9999]|tojson }}"):
+        with pytest.raises(ModelError, match="than any prompt needs"):
+            chat(tmp_path, source)
+
+
 # Against transformers
 
 

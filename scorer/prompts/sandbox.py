@@ -13,15 +13,23 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import GeneratorType
 from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2 import nodes
-from jinja2.exceptions import SecurityError
-from jinja2.filters import do_format
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.filters import do_format, make_attrgetter, sync_do_join
+from jinja2.nodes import EvalContext
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import (
+    ImmutableSandboxedEnvironment,
+    SandboxedEscapeFormatter,
+    SandboxedFormatter,
+)
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 STEPS: Final = 200_000
 SIZE: Final = 2_000_000
@@ -31,7 +39,12 @@ _INT_BITS: Final = 256
 
 # Of no use in a prompt: they differ from run to run, or take long for their size.
 _LEFT_OUT: Final = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
-_SIZED: Final = (str, bytes, list, tuple, dict, set, frozenset, range)
+_SIZED: Final = (str, bytes, list, tuple, dict, range)
+_PRINTED: Final = frozenset((str, int, float, bool, type(None), Markup))
+# Filters that hand on what they are given; the others make text of it.
+_HAND_ON: Final = {"attr", "batch", "count", "d", "default", "dictsort", "first", "groupby"}
+_HAND_ON |= {"items", "join", "last", "length", "list", "map", "max", "min", "reject", "rejectattr"}
+_HAND_ON |= {"reverse", "select", "selectattr", "slice", "sort", "sum", "unique"}
 _WIDE: Final = re.compile(r"[0-9]{6}|%[^a-zA-Z%]*\*")
 
 
@@ -51,19 +64,73 @@ class _Joined(NodeTransformer):
         return self._own("joined", node.nodes)
 
 
+class _Fields(SandboxedFormatter):
+    """``"…".format``, whose fields become text."""
+
+    def __init__(self, env: Bounded, **named: Any) -> None:
+        super().__init__(env, **named)
+        self._printed = env.printed
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        return super().format_field(self._printed(value), format_spec)
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return super().convert_field(self._printed(value) if conversion else value, conversion)
+
+
+class _MarkupFields(_Fields, SandboxedEscapeFormatter):
+    pass
+
+
 class Bounded(ImmutableSandboxedEnvironment):
-    """An environment whose templates are bounded."""
+    """An environment whose templates are bounded.
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    records: classes of values that may be printed besides Jinja's own kinds; what Python prints
+    of them must be the same in every run.
+    """
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    intercepted_binops = frozenset(("+", "-", "*", "**", "%"))
+
+    def __init__(self, *args: Any, records: tuple[type, ...] = (), **named: Any) -> None:
+        super().__init__(*args, finalize=self._finalized, **named)
         self.budget = _Budget()
+        self._printable = (str, int, float, Undefined, *records)
         self.globals.pop("lipsum", None)
         for name in _LEFT_OUT:
             self.filters.pop(name, None)
+        self.filters["join"] = self._join
         for name, function in self.filters.items():
-            self.filters[name] = self.bounded(function)
+            self.filters[name] = self.bounded(function, prints=name not in _HAND_ON)
+
+    @jinja2.pass_eval_context  # constants are printed at run time too, and counted then
+    def _finalized(self, _context: EvalContext, value: Any) -> Any:
+        """What ``{{ value }}`` prints."""
+        return value if type(value) in _PRINTED else self.printed(value)
+
+    def printed(self, value: Any) -> Any:
+        """``value``, if it reads the same in every run. Raises TemplateRuntimeError."""
+        items: Iterable[Any]
+        if isinstance(value, list | tuple):
+            items = value
+        elif isinstance(value, dict):
+            items = chain(value.keys(), value.values())
+        elif value is None or isinstance(value, self._printable):
+            return value
+        else:
+            raise TemplateRuntimeError(_not_printed(value))
+        for item in items:
+            self.spend(1 + (_length(item) if isinstance(item, str) else 0))
+            self.printed(item)
+        return value
+
+    @jinja2.pass_eval_context
+    def _join(
+        self, context: EvalContext, value: Any, d: Any = "", attribute: str | int | None = None
+    ) -> str:
+        """The filter ``join``."""
+        if attribute is not None:
+            value = map(make_attrgetter(self, attribute), value)
+        return sync_do_join(context, map(self.printed, value), self.printed(d))
 
     def concat(self, parts: Iterable[str]) -> str:
         """What Jinja joins output, macros and blocks with."""
@@ -88,13 +155,17 @@ class Bounded(ImmutableSandboxedEnvironment):
 
     def joined(self, *values: object) -> str:
         """Stands for ``a ~ b``."""
-        return self.concat(map(str, values))
+        return self.concat(map(str, map(self.printed, values)))
 
-    def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that is counted."""
+    def bounded(self, function: Callable[..., Any], *, prints: bool) -> Callable[..., Any]:
+        """A filter that is counted; prints: whether it makes text of what it is given."""
 
         @functools.wraps(function)
         def counted(*args: Any, **named: Any) -> Any:
+            if prints:
+                for value in (*args, *named.values()):
+                    if not isinstance(value, Context | EvalContext | jinja2.Environment):
+                        self.printed(value)
             if function is do_format:
                 self.check_format(str(args[0]))
             return self.counted(functools.partial(function, *args, **named), args, named)
@@ -135,13 +206,30 @@ class Bounded(ImmutableSandboxedEnvironment):
                 if most > self.budget.size:
                     self.fail_size()
             self.spend(_length(owner))
-        run = functools.partial(super().call, context, function, *args, **named)
+        given: tuple[Any, ...] = args
+        if isinstance(owner, Markup) or (isinstance(owner, type) and issubclass(owner, str)):
+            # These make text of anything; a plain string takes no other than strings.
+            if function.__name__ == "join":
+                given = tuple([map(self.printed, items) for items in args])
+            else:
+                for value in (*args, *named.values()):
+                    self.printed(value)
+        run = functools.partial(super().call, context, function, *given, **named)
         return self.counted(run, args, named)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """An operation that can make much of little."""
-        if operator == "%" and isinstance(left, str):
-            self.check_format(left)
+        """An operation that can make much of little, or of what has no order."""
+        if operator == "-":
+            result = super().call_binop(context, operator, left, right)
+            if isinstance(result, set):
+                raise TemplateRuntimeError(
+                    "the template makes a set, whose order is another one in each run: use |list "
+                    "and |reject"
+                )
+            return result
+        if operator == "%" and isinstance(left, str | bytes):
+            self.check_format(left if isinstance(left, str) else left.decode("latin-1"))
+            self.printed(right)
         elif isinstance(left, int) and isinstance(right, int):
             bits = abs(left).bit_length(), abs(right).bit_length()
             if max(bits) > _INT_BITS or (operator == "**" and bits[0] * abs(right) > _INT_BITS):
@@ -157,10 +245,18 @@ class Bounded(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """``"…".format``, when it is asked for."""
-        wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            self.check_format(value.__self__)
-        return wrapped
+        if super().wrap_str_format(value) is None:
+            return None
+        text: str = value.__self__
+        self.check_format(text)
+        own = _MarkupFields(self, escape=text.escape) if isinstance(text, Markup) else _Fields(self)
+
+        def filled(*args: Any, **named: Any) -> str:
+            if value.__name__ == "format_map":
+                (named,), args = args, ()
+            return type(text)(own.vformat(text, args, named))
+
+        return functools.update_wrapper(filled, value)
 
     def check_format(self, text: str) -> None:
         """Refuse a format with a width that nobody reads."""
@@ -191,6 +287,22 @@ class Bounded(ImmutableSandboxedEnvironment):
         self.budget.steps = STEPS + _PER_CHARACTER * size
         self.budget.size = SIZE + _PER_CHARACTER * size
         return template.render(values)
+
+
+def _not_printed(value: Any) -> str:
+    kind = type(value).__name__
+    if callable(value):
+        name = getattr(value, "__name__", None)
+        got = f"a function, {name}" if isinstance(name, str) else f"a {kind}"
+        remedy = "call it, with () behind its name"
+    elif isinstance(value, Iterable):
+        got, remedy = f"a {kind}", "make a list or a text of it, with |list or |join"
+    else:
+        got, remedy = f"a {kind}", "print a value of it"
+    return (
+        "text is made of strings, numbers, booleans, none, and lists and dicts of these, which "
+        f"read the same in every run; got {got}: {remedy}"
+    )
 
 
 def _length(value: Any) -> int:

@@ -1,14 +1,15 @@
 """Jinja templates: the model's chat template and the text of a lettered question.
 
-Both are rendered in a sandbox and within bounds (see ``sandbox``). The chat template's environment
-is that of transformers' ``apply_chat_template`` (same flags, filters and globals), with one more
-difference: a template that asks for today's date is refused, because its prompts would change
-overnight.
+Both are rendered in a sandbox and within bounds, and print only what reads the same in every run
+(see ``sandbox``). The chat template's environment is that of transformers' ``apply_chat_template``
+(same flags, filters and globals), with one more difference: a template that asks for today's date
+is refused, because its prompts would change overnight.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ def default_question_template(noun: str) -> str:
     return DEFAULT_QUESTION_TEMPLATE.replace("the letter of", f"the {noun} of")
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _QUESTION_VARIABLES = frozenset({"question", "state", "options"})
 
 
@@ -80,7 +82,7 @@ def _environment() -> Bounded:
             return caller()
 
     def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+        raise TemplateError(environment.printed(message))
 
     def strftime_now(_format: str) -> None:
         raise TemplateError(
@@ -104,9 +106,12 @@ def _environment() -> Bounded:
         )
 
     environment = Bounded(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, loopcontrols],
+        records=(LetteredOption,),
     )
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = environment.bounded(tojson, prints=True)
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     return environment
@@ -234,7 +239,8 @@ def _render(template: jinja2.Template, values: dict[str, Any]) -> str:
     try:
         text: str = template.environment.render(template, values, _characters(values))  # type: ignore[attr-defined]
     except Exception as error:  # a template may raise anything; it becomes the row's error
-        reason = str(error) or type(error).__name__
+        # Python names some objects by their place in memory, which differs from run to run.
+        reason = _ADDRESS.sub("", str(error)) or type(error).__name__
         raise RowError(ErrorCode.TEMPLATE_ERROR, f"the template failed: {reason}") from error
     return text
 
