@@ -42,7 +42,7 @@ _LEFT_OUT: Final = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
 _SIZED: Final = (str, bytes, list, tuple, dict, range)
 _PRINTED: Final = frozenset((str, int, float, bool, type(None), Markup))
 # Filters that hand on what they are given; the others make text of it.
-_HAND_ON: Final = {"attr", "batch", "count", "d", "default", "dictsort", "first", "groupby"}
+_HAND_ON = {"attr", "batch", "count", "d", "default", "dictsort", "first", "groupby"}
 _HAND_ON |= {"items", "join", "last", "length", "list", "map", "max", "min", "reject", "rejectattr"}
 _HAND_ON |= {"reverse", "select", "selectattr", "slice", "sort", "sum", "unique"}
 _WIDE: Final = re.compile(r"[0-9]{6}|%[^a-zA-Z%]*\*")
