@@ -215,6 +215,14 @@ class Reader:
         self.counts.forward_tokens += batch.tokens
         return flight
 
+    def prove(self) -> None:
+        """Run the self-test of forwards of T tokens, unless it passed before.
+
+        Raises IsolationError when it fails, DeviceError when the device does.
+        """
+        with self._computing(self.shape.tokens):
+            self.selftests.require(self.model, self.shape, self.shape.tokens)
+
     def wait(self, flight: InFlight) -> None:
         """Wait for the device and take in what it computed; the next batch can be launched then.
 

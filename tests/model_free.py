@@ -83,6 +83,9 @@ class ModelFreeReader:
     before_launch: Callable[[int], None] | None = None
     bits: int = 0
 
+    def prove(self) -> None:
+        """There is nothing to prove."""
+
     def launch(self, batch: Batch) -> Flight:
         if self.before_launch is not None:
             self.before_launch(self.counts.forwards)

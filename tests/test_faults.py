@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from scorer.errors import IsolationError
 from scorer.reader import InFlight, Reader
 from scorer.scoring import Scorer
+from scorer.selftest import SelfTests
 from tests.commands import PROGRAM, REPO, Bench, read_rows, refused, run, write_lines
 from tests.models import copy_model, edit_config, edit_weights, environment
 
@@ -125,6 +127,30 @@ def test_a_fault_of_ours_is_none_of_the_device(
     monkeypatch.setattr(Reader, "_launch_piece", fail)
     with pytest.raises(ValueError, match="our own mistake"):
         list(Scorer(bench.model, device="cpu").score([{"prompt": "x", "logprobs": 0}]))
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+def test_a_self_test_that_fails_replaces_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    question = {"question": "Is it?", "options": ["yes", "no"]}
+    records = write_lines(bench.folder / "in.jsonl", [b"rotten", *[question] * 20])
+    out = bench.folder / "out.jsonl"
+    arguments = (command, records, "-m", bench.model, "--device", "cpu", "-q", "-o", out)
+    assert run(*arguments).code == 1
+    manifest = Path(f"{out}.manifest.json")
+    old = out.read_bytes(), manifest.read_bytes()
+
+    def moved(*_: object) -> None:
+        raise IsolationError("a bit moved")
+
+    monkeypatch.setattr(SelfTests, "require", moved)
+    refused(
+        run(*arguments, "--force-new", "--tokens-per-forward", "128"),
+        f"a bit moved; no row was written, and {out} is as it was",
+        1,
+    )
+    assert (out.read_bytes(), manifest.read_bytes()) == old
 
 
 def test_weights_that_do_not_fit_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

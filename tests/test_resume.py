@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from scorer.errors import DeviceError, InterruptError, ModelError, StopAtError, UsageError
+from scorer.errors import (
+    DeviceError,
+    InterruptError,
+    IsolationError,
+    ModelError,
+    StopAtError,
+    UsageError,
+)
 from scorer.job import run as job_run
 from scorer.job.job import Job
 from scorer.job.output import RowFile
@@ -448,6 +455,60 @@ def test_force_new_starts_over(bench: Bench) -> None:
     bench.run(replace=True, logprobs=1)
     assert bench.out.read_bytes() == bench.whole(logprobs=1)
     assert bench.told()["timings"]["runs"] == 1
+
+
+@pytest.mark.parametrize("forward", [0, 3])
+def test_force_new_keeps_the_old_rows_until_there_is_a_new_one(bench: Bench, forward: int) -> None:
+    whole = bench.whole()
+    bench.run()
+    old = bench.manifest.read_bytes()
+
+    said = stopped(bench, forward, replace=True, logprobs=1)
+
+    if not forward:
+        assert (bench.out.read_bytes(), bench.manifest.read_bytes()) == (whole, old)
+        assert said.endswith(f"; no row was written, and {bench.out} is as it was")
+        bench.run(resume=True)
+        assert bench.manifest.read_bytes() == old
+    else:
+        assert 0 < bench.told()["rows"] == len(read_rows(bench.out)) < 300
+        assert f"{bench.told()['rows']} of 300 rows are in {bench.out}" in said
+        bench.run(resume=True, logprobs=1)
+        assert bench.out.read_bytes() == bench.whole(logprobs=1)
+
+
+def test_error_rows_replace_nothing_before_the_proof(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run()
+    old = bench.out.read_bytes(), bench.manifest.read_bytes()
+    write_lines(bench.records, [b"rotten"] * 20_000)
+
+    def moved(_: ModelFreeReader) -> None:
+        raise IsolationError("a bit moved")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelFreeReader, "prove", moved)
+        with pytest.raises(IsolationError):
+            bench.run(replace=True)
+    assert (bench.out.read_bytes(), bench.manifest.read_bytes()) == old
+
+    assert bench.run(replace=True).errors == {"invalid_json": 20_000}
+    assert bench.told()["rows"] == 20_000
+
+
+def test_a_manifest_without_rows_is_left_alone(bench: Bench) -> None:
+    bench.manifest.write_text("precious", encoding="utf-8")
+    stopped(bench, 0, replace=True)
+    assert bench.manifest.read_text(encoding="utf-8") == "precious"
+    assert not bench.out.exists()
+
+
+def test_no_records_replace_what_is_there(bench: Bench) -> None:
+    bench.run()
+    bench.run(replace=True, limit=0)
+    assert bench.out.read_bytes() == b""
+    assert (bench.told()["rows"], bench.told()["complete"]) == (0, True)
 
 
 def test_resume_and_force_new_contradict(bench: Bench) -> None:

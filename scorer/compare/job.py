@@ -203,6 +203,7 @@ class CompareRun(Run):
             for row in self._rows(start, self._end, stop, self._marks):
                 assert row.line is not UNSET
                 line = encode_row(row)
+                self._before_rows()
                 out.write(line)
                 self._kept.digest.update(line)
                 self.comparison.add(row)

@@ -149,7 +149,8 @@ class Job:
                 yield file
             except BaseException:
                 file.flush()
-                if not (self.manifest is not None and self.manifest.exists()):
+                untouched = file.is_new and not file.started
+                if untouched or self.manifest is None or not self.manifest.exists():
                     file.remove_if_empty()
                 raise
 

@@ -51,12 +51,15 @@ class RowFile:
     cut back to its last whole line. The lock is advisory (``flock``) and ends with the process,
     however that ends; ``locked`` is False on a file system that has none.
 
-    create: True for a file that must not exist, False for one that may. Raises UsageError, also
-    when another process holds the lock.
+    create: True for a file that must not exist, False for one that may. is_new: whether there was
+    none. started: whether it may hold anything else than it did. Raises UsageError, also when
+    another process holds the lock.
     """
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
+        self.is_new = not path.exists()
+        self.started = False
         self._lines: list[bytes] = []
         self._waiting = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if create else 0)
@@ -142,6 +145,7 @@ class RowFile:
 
     def start(self, size: int = 0) -> None:
         """Write behind the first ``size`` bytes; whatever else the file holds goes."""
+        self.started = True
         with writing(str(self.path)):
             os.ftruncate(self._descriptor, size)
         self.size = size

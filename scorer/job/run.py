@@ -59,6 +59,7 @@ class Run:
         self._head: dict[str, Json] = {}
         self._hands: Hands = scorer.hands(0)
         self._loaded = False
+        self._begun = False
         self._load_seconds = 0.0
         self._scoring_since = 0.0
 
@@ -92,15 +93,42 @@ class Run:
         self._head["earlier_numerics"] = self._earlier_numerics()
         stop = StopRequest()
         with stop.listening(quiet=job.reporter.quiet):
-            self._out.start(self._kept.size)
             self._scoring_since = time.perf_counter()
-            if self._kept.manifest is None or self._kept.manifest.complete:
-                self._checkpoint()
+            if not self._replaces():
+                self._begin()
             with self._resumable():
                 self._score(stop)
+            if not self._begun:  # there was no record
+                self._begin()
             self._out.sync()
             self.seconds = time.perf_counter() - self._scoring_since
             self._checkpoint(complete=True)
+
+    def _replaces(self) -> bool:
+        """Whether the rows or the manifest of another job are given up for this one's."""
+        job, out = self._job, self._out
+        if not job.replace or not isinstance(out, RowFile):
+            return False
+        return out.size > 0 or (job.manifest is not None and job.manifest.exists())
+
+    def _begin(self) -> None:
+        """Write from here on: what the output holds behind the kept rows goes."""
+        self._begun = True
+        self._out.start(self._kept.size)
+        if self._kept.manifest is None or self._kept.manifest.complete:
+            self._checkpoint()
+
+    def _before_rows(self) -> None:
+        """Begin, if this is the first row of a job that replaces another's.
+
+        That one's rows stay until this job has proven that it can score. Raises IsolationError,
+        DeviceError, UsageError.
+        """
+        if self._begun:
+            return
+        if not self._scorer.reader.counts.forwards:  # as yet there are error rows only
+            self._scorer.reader.prove()
+        self._begin()
 
     def _is_new(self) -> bool:
         """Whether there is no row to continue after: no file, or a job that died before one."""
@@ -201,6 +229,7 @@ class Run:
             for rows in stretches:
                 count = rows.counted.records
                 if count:
+                    self._before_rows()
                     out.write(rows.data)
                     digest.update(rows.data, count)
                     job.report_errors(rows.errors, summary.errors.total())
@@ -220,18 +249,25 @@ class Run:
         """Whatever ends the scoring: rows and manifest agree, and the error says how to go on."""
         try:
             yield
-        except UsageError as error:  # rows can't be written: the last checkpoint stands
-            if self._job.output is not None and self._job.output.exists():
-                error.add_note(f"what is in {self._job.output} is whole, --resume goes on with it")
-            raise
         except ScorerError as error:
-            try:
-                self._checkpoint()
-            except UsageError as second:
-                error.add_note(str(second))
-            else:
-                error.add_note(self._how_to_go_on(error))
+            if not self._begun:
+                error.add_note(f"no row was written, and {self._job.output} is as it was")
+                raise
+            self._stopped(error)
             raise
+
+    def _stopped(self, error: ScorerError) -> None:
+        """Leave rows that can be gone on with, and add to the error how."""
+        if isinstance(error, UsageError):  # rows can't be written: the last checkpoint stands
+            if self._kept.rows and self._job.output is not None and self._job.output.exists():
+                error.add_note(f"what is in {self._job.output} is whole, --resume goes on with it")
+            return
+        try:
+            self._checkpoint()
+        except UsageError as second:
+            error.add_note(str(second))
+        else:
+            error.add_note(self._how_to_go_on(error))
 
     def _how_to_go_on(self, error: ScorerError) -> str:
         done = f"{self._kept.rows:,} of {self._end - self._first:,} rows"
