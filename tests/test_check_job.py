@@ -137,8 +137,11 @@ def test_the_settings_are_the_users(bench: Bench) -> None:
 def test_records_that_can_not_be_scored_are_left_out(bench: Bench) -> None:
     with bench.records.open("a") as file:
         file.write('{"prompt": ""}\nnonsense\n')
-    document = json.loads(check(bench, "--only", "shuffled", "--json").out)
+    done = check(bench, "--only", "shuffled", "--json")
+    document = json.loads(done.out)
     assert (document["passed"], document["records"], document["records_skipped"]) == (True, 5, 2)
+    assert "5 of 7 that were looked at" in done.err
+    assert "2 records that can't be scored: empty_prompt 1, invalid_json 1" in done.err
 
 
 def test_the_bundled_examples_are_the_default(tiny_model: Path) -> None:

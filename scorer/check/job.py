@@ -131,7 +131,8 @@ def check(
     looked_at = len(subject.records) + subject.skipped
     about = [("records", f"{len(subject.records):,} of {looked_at:,} that were looked at")]
     if subject.skipped:
-        about.append(("left out", f"{subject.skipped:,} records that can't be scored"))
+        kinds = ", ".join(f"{code} {count:,}" for code, count in sorted(subject.reasons.items()))
+        about.append(("left out", f"{subject.skipped:,} records that can't be scored: {kinds}"))
     show(title, about, outcome, reporter)
     reporter.table("", [("numerics key", scorer.reader.numerics_key)])
     report.close(_document(head, outcome, complete=outcome.stopped is None, exit_code=code))
