@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from scorer.errors import IsolationError
+from scorer.model import Qwen3
 from scorer.reader import InFlight, Reader
 from scorer.scoring import Scorer
 from scorer.selftest import SelfTests
 from tests.commands import PROGRAM, REPO, Bench, read_rows, refused, run, write_lines
-from tests.models import copy_model, edit_config, edit_weights, environment
+from tests.models import CHAT, copy_model, edit_config, edit_weights, environment
 
 
 class TritonError(Exception):
@@ -247,21 +248,111 @@ def test_a_vocabulary_smaller_than_the_tokenizer(bench: Bench) -> None:
     refused(done, "but the model's logits only 200 rows: tokenizer and model don't belong together")
 
 
+def with_template(bench: Bench, name: str, template: str | None) -> Path:
+    """Copy the model, with another chat template."""
+    model = copy_model(bench.model, bench.folder / name)
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    write_template(model, template)
+    return model
+
+
+def write_template(model: Path, template: str | None) -> None:
+    config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["chat_template"] = template
+    (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
 def test_a_chat_template_that_is_missing_or_hostile(bench: Bench) -> None:
     for template, reason in (
         (None, "no chat template"),
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
         ("{{ messages", "not valid Jinja"),
     ):
-        model = copy_model(bench.model, bench.folder / reason)
-        (model / "chat_template.jinja").unlink(missing_ok=True)
-        config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
-        config["chat_template"] = template
-        (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        model = with_template(bench, reason, template)
 
         done = run("score", bench.records, "-m", model, "--device", "cpu", "-q")
 
         refused(done, reason)
+
+
+REFUSED_TEMPLATES = [
+    (None, "no chat template"),
+    ("{{ messages", "not valid Jinja"),
+    ("{{ messages[0].content.upper }}", "got a function, upper"),
+    ("{{ messages[0].content }}<think>\n", "inside <think>"),
+]
+
+
+@pytest.mark.parametrize(("template", "reason"), REFUSED_TEMPLATES)
+@pytest.mark.parametrize("command", ["score", "compare"])
+def test_a_refused_chat_template_is_found_before_the_weights_are_loaded(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    template: str | None,
+    reason: str,
+) -> None:
+    model = with_template(bench, "model", template)
+    question = {"question": "Is it?", "options": ["yes", "no"]}
+    lines = [{"prompt": "x", "options": [" yes", " no"]}] * 900 + [b"rotten", question]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    out = bench.folder / "out.jsonl"
+    arguments = (command, records, "-m", model, "--device", "cpu", "-q", "-o", out)
+
+    def load(*_: object) -> None:
+        raise AssertionError("the weights were loaded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Qwen3, "load", load)
+        done = run(*arguments)
+    refused(done, reason)
+    assert "--resume" not in done.err
+    assert list(bench.folder.glob("out*")) == []
+
+    write_template(model, CHAT)
+    assert run(*arguments).code == 1  # the rotten line
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_refused_chat_template_that_is_met_late_leaves_what_was_there(
+    bench: Bench, there: bool, workers: str
+) -> None:
+    model = with_template(bench, "model", None)
+    escaped = b'{"\\u0071uestion": "Is it?", "options": ["yes", "no"]}'
+    records = write_lines(bench.folder / "in.jsonl", [escaped])
+    out = bench.folder / "out.jsonl"
+    manifest = Path(f"{out}.manifest.json")
+    if there:
+        out.write_text("precious")
+        manifest.write_text("precious too")
+
+    arguments = ("-m", model, "--device", "cpu", "-q", "-o", out, "--workers", workers)
+    done = run("score", records, *arguments, *(["--force-new"] if there else []))
+
+    refused(done, "no chat template")
+    assert "--resume" not in done.err
+    if there:
+        assert (out.read_text(), manifest.read_text()) == ("precious", "precious too")
+    else:
+        assert list(bench.folder.glob("out*")) == []
+
+
+def test_raw_prompts_need_no_chat_template(bench: Bench) -> None:
+    model = with_template(bench, "model", None)
+    text = '"question" and "messages" \\ "question": 1'
+    lines = [
+        {"prompt": text, "options": [" yes", " no"], "tags": ["question"]},
+        {"prompt_token_ids": [1, 2, 3], "targets": [7]},
+        {"question": "Which?", "options": [str(n) for n in range(99)]},
+    ]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    done = run("score", records, "-m", model, "--device", "cpu", "-q")
+    assert [row.get("error", {}).get("code") for row in done.rows] == [
+        None,
+        None,
+        "too_many_options",
+    ]
 
 
 def namespace(script: str) -> subprocess.CompletedProcess[str]:

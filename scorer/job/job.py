@@ -92,7 +92,8 @@ class Job:
 
         Raises UsageError, ModelError, and while scoring InputError, IsolationError, DeviceError,
         InterruptError, StopAtError; the rows written until then are whole, and in a file the job
-        can be resumed.
+        can be resumed. A chat template that is missing or refused ends the job before anything is
+        loaded or written if one record, a question or chat, needs it.
         """
         from scorer.job.run import Run
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from scorer.errors import IsolationError, ScorerError, StopAtError, UsageError
+from scorer.errors import IsolationError, ModelError, ScorerError, StopAtError, UsageError
 from scorer.job.identity import identity, produced_by, work_done
 from scorer.job.output import RowFile, StdoutRows, writing
 from scorer.job.resume import (
@@ -22,7 +22,8 @@ from scorer.job.resume import (
 from scorer.job.stopping import StopRequest
 from scorer.job.summary import Summary
 from scorer.manifest import write_manifest
-from scorer.records.source import Counts, Marks, at_line
+from scorer.records.record import Record
+from scorer.records.source import Counts, Marks, at_line, parsed
 from scorer.rows import decode_score, encode_score
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 10.0
 """How often the rows are put on disk for sure and the manifest is replaced."""
+
+_CHAT_KEYS = (b'"question"', b'"messages"')
+"""What a line of a question or chat holds, unless its keys are written with escapes."""
 
 _WORK = ("forwards", "reads", "read_tokens", "shared_tokens", "forward_tokens")
 
@@ -71,9 +75,25 @@ class Run:
         if self._kept.manifest is not None and self._first + self._kept.rows == self._end:
             self._complete_without_model()
             return
+        self._check_chat_template()
         with self._scorer.hands(self._workers()) as hands:  # they start while the model loads
             self._hands = hands
             self._load_and_score()
+
+    def _check_chat_template(self) -> None:
+        """Find out before the weights are loaded whether a record needs a chat template in vain.
+
+        A template that is missing or refused concerns every question and every chat alike, so the
+        first of them ends the job before a row is written: error rows are for what is wrong with a
+        line. A file without them is scored. Raises ModelError.
+        """
+        if self._scorer.prompter.has_chat_template:
+            return
+        start = self._first + self._kept.rows
+        for lines in self._job.source.lines(self._end, start=start):
+            if any(key in lines.data for key in _CHAT_KEYS):
+                records = [own for own in parsed(lines) if isinstance(own, Record)]
+                self._scorer.prompter.prepare(records)
 
     def _workers(self) -> int:
         """How many processes do the host's work."""
@@ -257,7 +277,15 @@ class Run:
             raise
 
     def _stopped(self, error: ScorerError) -> None:
-        """Leave rows that can be gone on with, and add to the error how."""
+        """Leave rows that can be gone on with, and add to the error how.
+
+        Where there is none and another model or other settings are the remedy, nothing is left.
+        """
+        nothing = not self._kept.rows and self._kept.manifest is None
+        if nothing and isinstance(error, ModelError | IsolationError):
+            if self._job.manifest is not None and isinstance(self._out, RowFile):
+                self._job.manifest.unlink(missing_ok=True)
+            return
         if isinstance(error, UsageError):  # rows can't be written: the last checkpoint stands
             if self._kept.rows and self._job.output is not None and self._job.output.exists():
                 error.add_note(f"what is in {self._job.output} is whole, --resume goes on with it")

@@ -136,15 +136,21 @@ class Prompter:
             )
 
     @cached_property
+    def has_chat_template(self) -> bool:
+        """Whether questions and messages can be rendered."""
+        try:
+            _ = self._renderer.chat
+        except ModelError:
+            return False
+        return True
+
+    @cached_property
     def template_sha256(self) -> str:
         """SHA-256 of all that stands around the user's text: chat and question template, system.
 
         A chat template that is missing or refused counts as none.
         """
-        try:
-            chat: str | None = self._renderer.chat.source
-        except ModelError:
-            chat = None
+        chat = self._renderer.chat.source if self.has_chat_template else None
         parts: list[object] = [chat, self._renderer.question.source, self._renderer.system]
         if self._renderer.labels != LETTER_LABELS:
             parts.append(self._renderer.labels.texts)
