@@ -52,15 +52,18 @@ class Scorer:
     runs; the bits are the same. tokens_per_forward, rows_per_forward: T and R; None for the
     device's default. shared_prefix: reads of one record share their common prefix where the device
     can do it; the bits are the same. logprobs, prompt_logprobs: what is asked of records that don't
-    say. labels: what stands for a question's options, as ``LabelSet.parse`` reads it. cache: the
-    folder where passed self-tests are remembered, None to run them in every process.
+    say. question_template: the text of a Jinja template with ``question``, ``state`` and
+    ``options`` (not the path of one), None for the default. labels: what stands for a question's
+    options, as ``LabelSet.parse`` reads it. cache: the folder where passed self-tests are
+    remembered, None to run them in every process.
 
     Records are taken in the thread that takes the rows, ahead of these: as many as fill eight
     forwards and those in flight, and up to 512 more. A Scorer is for one thread at a time.
 
     The tokenizer and the checkpoint's configuration are read at once, the weights when the
     first score is asked for. Raises UsageError, ModelError; while scoring IsolationError,
-    DeviceError.
+    DeviceError, and ModelError at the first question or chat where the chat template is missing or
+    refused.
     """
 
     def __init__(
@@ -122,7 +125,11 @@ class Scorer:
         )
         self.prompter = self._host_settings.prompter()
         self._host = Host(self.prompter, self._host_settings)
-        self.question_template = question_template or default_question_template(label_set.noun)
+        self.question_template = (
+            default_question_template(label_set.noun)
+            if question_template is None
+            else question_template
+        )
         self.isolation = isolation
         self._device = device
         self._dtype = dtype

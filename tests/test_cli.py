@@ -70,6 +70,7 @@ def test_bad_options(bench: Bench, options: list[str], message: str) -> None:
         ("{{ question", "line 1: "),
         ("{{ question }} {{ answer }}", "unknown variable 'answer'"),
         (" \n", "holds no text"),
+        ("Is it?", "uses neither question nor state"),
     ],
 )
 def test_bad_question_templates(bench: Bench, text: str, message: str) -> None:

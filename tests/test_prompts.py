@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scorer.answers import plan
 from scorer.errors import ErrorCode, ModelError, RowError, UsageError
+from scorer.prompts.labels import LabelSet
 from scorer.prompts.prompter import Prepared, PreparedTarget, Prompter
 from scorer.prompts.templates import DEFAULT_QUESTION_TEMPLATE
 from scorer.prompts.tokenizer import Tokenizer
@@ -335,6 +336,22 @@ def test_question_template_errors(tiny: Path) -> None:
     error = refused(prompter, question="q", options=("x", "y"))
     assert error.code is ErrorCode.TEMPLATE_ERROR
     assert isinstance(prompter.prepare([record(prompt="fine")])[0], Prepared)
+
+
+@pytest.mark.parametrize(
+    ("labels", "nouns"), [("letters", "letters"), ("digits", "numbers"), ("x,y", None)]
+)
+def test_a_question_template_without_the_options_is_warned_about(
+    make: MakePrompter, labels: str, nouns: str | None
+) -> None:
+    prompter = make(question_template="{{ question }}?\n", labels=LabelSet.parse(labels))
+    prepared = prepare(prompter, question="Which", options=("a", "b"))
+    warning = (
+        "the question template does not use options: the prompt does not say what its "
+        f"{nouns} stand for"
+    )
+    assert prepared.warnings == (() if nouns is None else (warning,))
+    assert prepare(prompter, prompt="Which", options=(" a", " b")).warnings == ()
 
 
 # System text and roles

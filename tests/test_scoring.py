@@ -233,6 +233,8 @@ def test_records_of_a_database_cursor(model: Path) -> None:
         ("prompt_logprobs", True, "prompt_logprobs must be a whole number, got True"),
         ("tokens_per_forward", 1.5, "tokens_per_forward must be a whole number, got 1.5"),
         ("rows_per_forward", "8", "rows_per_forward must be a whole number"),
+        ("question_template", "", "uses neither question nor state"),
+        ("question_template", "my_template.j2", "the template's text, not its path"),
         ("labels", ["yes", "no"], "labels must be a string"),
         ("system", 3, "system must be a string, got 3"),
     ],

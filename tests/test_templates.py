@@ -159,6 +159,32 @@ def test_a_question_template_that_can_not_work_is_a_usage_error(source: str, rea
 @pytest.mark.parametrize(
     "source",
     [
+        "my_template.j2",
+        "",
+        "{% for o in options %}{{ o.text }}{% endfor %}",
+        "{% set question = 'Is it?' %}{{ question }}",
+        "x" * 500,
+    ],
+)
+def test_a_question_template_without_the_question_is_a_usage_error(source: str) -> None:
+    with pytest.raises(UsageError, match="uses neither question nor state") as caught:
+        QuestionTemplate(source)
+    shown = source if len(source) < 60 else "x" * 60 + "…"
+    assert f"got {shown!r}: write {{{{ question }}}} where its text belongs" in str(caught.value)
+    assert "the template's text, not its path" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "uses"),
+    [("{{ question }}", False), ("{{ state }}{{ options[0].text }}", True)],
+)
+def test_a_question_template_says_whether_it_uses_the_options(source: str, uses: bool) -> None:
+    assert QuestionTemplate(source).uses_options is uses
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "{{ options[7].text }}",
         "{{ options[0].txet }}",
         "{{ 1 // 0 }}",
@@ -167,7 +193,7 @@ def test_a_question_template_that_can_not_work_is_a_usage_error(source: str, rea
     ],
 )
 def test_a_question_template_that_fails_is_a_row_error(source: str) -> None:
-    template = QuestionTemplate(source)
+    template = QuestionTemplate("{{ question }}" + source)
     with pytest.raises(RowError) as caught:
         template.render("q", None, OPTIONS)
     assert caught.value.code is ErrorCode.TEMPLATE_ERROR
@@ -177,7 +203,7 @@ def test_a_question_template_that_fails_is_a_row_error(source: str) -> None:
     "source",
     [
         "{{ question.upper }}",
-        "{{ options|map(attribute='text') }}",
+        "{{ question }}{{ options|map(attribute='text') }}",
         "{{ question }}{{ {}[question.upper] }}",
         "{{ question }}{{ [1].index(question.upper) }}",
         "{{ raise_exception(question.upper) }}",

@@ -59,10 +59,14 @@ class Renderer:
         if system is not None:
             _check_system(system)
         self.system = system
-        self.question = QuestionTemplate(
-            question_template or default_question_template(labels.noun)
-        )
+        if question_template is None:
+            question_template = default_question_template(labels.noun)
+        self.question = QuestionTemplate(question_template)
         self.labels = labels
+        self._of_questions: tuple[str, ...] = ()
+        if not self.question.uses_options and labels.noun != "label":  # words speak for themselves
+            unsaid = f"the prompt does not say what its {labels.noun}s stand for"
+            self._of_questions = (f"the question template does not use options: {unsaid}",)
         self._directory = directory
         self._tokenizer = tokenizer
         self._parse_special = parse_special
@@ -82,7 +86,8 @@ class Renderer:
             return self._draft_ids(record.prompt_token_ids)
         if record.messages is not None:
             return self._draft_messages(record.messages)
-        return self._draft_messages((Message("user", self._question_text(record)),))
+        question = Message("user", self._question_text(record))
+        return self._draft_messages((question,), self._of_questions)
 
     def _draft_prompt(self, prompt: str, *, has_options: bool) -> Draft:
         warnings = ["--system has no effect on a raw prompt"] if self.system is not None else []
@@ -111,8 +116,10 @@ class Renderer:
         warnings = ("--system has no effect on token ids",) if self.system is not None else ()
         return Draft(self._tokenizer.decode(ids), None, "", 0, warnings)
 
-    def _draft_messages(self, messages: Sequence[Message]) -> Draft:
-        warnings = []
+    def _draft_messages(
+        self, messages: Sequence[Message], known_warnings: tuple[str, ...] = ()
+    ) -> Draft:
+        warnings = list(known_warnings)
         if messages[-1].role == "assistant":
             raise RowError(
                 ErrorCode.INVALID_VALUE,

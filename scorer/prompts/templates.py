@@ -46,6 +46,7 @@ def default_question_template(noun: str) -> str:
     return DEFAULT_QUESTION_TEMPLATE.replace("the letter of", f"the {noun} of")
 
 
+_SHOWN = 60  # characters of a template that is refused
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _QUESTION_VARIABLES = frozenset({"question", "state", "options"})
 
@@ -181,7 +182,8 @@ class QuestionTemplate:
     """The text of a lettered question: the user message it becomes.
 
     Variables: ``question`` (text), ``state`` (text, or none), ``options`` (each with ``label``
-    and ``text``). Raises ``UsageError`` for a source that is no Jinja or names another variable.
+    and ``text``). ``uses_options``: whether it names them. Raises ``UsageError`` for a source that
+    is no Jinja, names another variable, or neither ``question`` nor ``state``.
     """
 
     def __init__(self, source: str) -> None:
@@ -192,18 +194,26 @@ class QuestionTemplate:
         environment = _environment()
         environment.undefined = jinja2.StrictUndefined
         try:
-            unknown = meta.find_undeclared_variables(environment.parse(source))
+            names = meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise UsageError(
                 f"--question-template: line {error.lineno}: {error.message}: not valid Jinja"
             ) from error
-        unknown = unknown - _QUESTION_VARIABLES - environment.globals.keys()
+        unknown = names - _QUESTION_VARIABLES - environment.globals.keys()
         if unknown:
             raise UsageError(
                 f"--question-template: unknown variable {min(unknown)!r}: a question template has "
                 "question, state and options (each with .label and .text)"
             )
+        if names.isdisjoint(("question", "state")):
+            got = source if len(source) <= _SHOWN else source[:_SHOWN] + "…"
+            raise UsageError(
+                "--question-template: uses neither question nor state, so that all records would "
+                f"have one and the same prompt, got {got!r}: write {{{{ question }}}} where its "
+                "text belongs (in Python question_template is the template's text, not its path)"
+            )
+        self.uses_options = "options" in names
 
     def render(self, question: str, state: str | None, options: Sequence[LetteredOption]) -> str:
         """The question's text. Raises ``RowError`` (template_error)."""
