@@ -53,6 +53,7 @@ def describe(scorer: Scorer, plan: Plan) -> dict[str, Json]:
         "text": prepared.text,
         "token_ids": prepared.token_ids.tolist(),
         "tokens": [token.text for token in token_text(prepared.token_ids.tolist())],
+        "moved_spaces": prepared.moved_spaces,
         "options": options,
         "targets": [
             {"token_id": target.token_id, "text": target.text} for target in prepared.targets
@@ -80,7 +81,10 @@ def as_text(scorer: Scorer, plan: Plan) -> str:
         )
     )
     if prepared.options:
-        lines.append("── options")
+        moved = prepared.moved_spaces
+        spaces = "space begins" if moved == 1 else f"{moved} spaces begin"
+        of_prompt = f" (the prompt's last {spaces} each of them)" if moved else ""
+        lines.append(f"── options{of_prompt}")
     for option in prepared.options:
         name = "" if option.label is None else f"{option.label!r} = "
         pieces = zip(token_text(option.token_ids), option.token_ids, strict=True)

@@ -399,6 +399,15 @@ def test_trailing_spaces_move_to_the_options(prompter: Prompter) -> None:
     assert [o.text for o in moved.options] == ["yes", "no"]
     without = prepare(prompter, prompt="The answer is  ")
     assert (without.text, without.moved_spaces) == ("The answer is  ", 0)
+    (two,) = moved.warnings
+    assert two == (
+        "the prompt ends in 2 spaces, which go with its options: whatever is asked of this record, "
+        "targets and logprobs too, is read behind the prompt without them"
+    )
+    (one,) = prepare(prompter, prompt="The answer is ", options=("yes", "no")).warnings
+    assert one.startswith("the prompt ends in a space, which goes with its options: ")
+    assert one.endswith(" without it")
+    assert (plain.warnings, without.warnings) == ((), ())
 
 
 @settings(deadline=None, max_examples=200)

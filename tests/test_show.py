@@ -40,6 +40,16 @@ def test_show(bench: Bench) -> None:
     assert bench.score().rows[0]["prompt_tokens"] == len(plan["token_ids"])
 
 
+def test_show_says_which_spaces_went_to_the_options(bench: Bench) -> None:
+    lines = write_lines(bench.folder / "in.jsonl", [{"prompt": "Is it?  ", "options": ["y", "n"]}])
+    told = run("show", lines, "-m", bench.model, "--json")
+    text = run("show", lines, "-m", bench.model).out.decode()
+    assert json.loads(told.out)["moved_spaces"] == 2
+    assert json.loads(told.out)["text"] == "Is it?"
+    assert "── options (the prompt's last 2 spaces begin each of them)\n'y'  ids ' ':" in text
+    assert "── warnings\nthe prompt ends in 2 spaces, which go with its options: " in text
+
+
 def test_show_refuses_lines_without_a_record(bench: Bench) -> None:
     lines = write_lines(bench.folder / "in.jsonl", [b"", {"prompt": "x"}, {"prompt": ""}, b"{"])
 

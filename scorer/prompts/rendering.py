@@ -92,6 +92,13 @@ class Renderer:
     def _draft_prompt(self, prompt: str, *, has_options: bool) -> Draft:
         warnings = ["--system has no effect on a raw prompt"] if self.system is not None else []
         text = prompt.rstrip(" ") if has_options else prompt
+        if moved := len(prompt) - len(text):
+            spaces = "a space, which goes" if moved == 1 else f"{moved} spaces, which go"
+            warnings.append(
+                f"the prompt ends in {spaces} with its options: whatever is asked of this record, "
+                "targets and logprobs too, is read behind the prompt without"
+                + (" it" if moved == 1 else " them")
+            )
         matches = self._tokenizer.added_text.count(text)
         if self._parse_special:
             pieces = tuple(self._tokenizer.added_text.split(text))
