@@ -219,6 +219,33 @@ def test_constant_scores_are_warned_about(bench: Bench) -> None:
     assert done.code == 0
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_template_that_drops_the_text_is_warned_about(bench: Bench, workers: str) -> None:
+    template = bench.folder / "constant.jinja"
+    template.write_text("{% if false %}{{ question }}{{ options }}{% endif %}Is it?\n", "utf-8")
+    lines = [
+        {"question": f"Number {n}?", "state": n, "options": ["yes", "no"], "label": "yes"}
+        for n in range(40)
+    ]
+    records = write_lines(bench.folder / "in.jsonl", lines)
+    command = ("score", records, "-m", bench.model, "--device", "cpu", "--workers", workers)
+    options = ("--question-template", template, "-o", bench.folder / "out.jsonl", "--force-new")
+
+    done = run(*command, *options, "--json")
+    write_lines(records, [line | {"question": "One?", "state": 1} for line in lines])
+    same = run(*command, *options, "--json")
+    write_lines(records, lines)
+    fine = run(*command)
+
+    assert (
+        "warning: every row has the same prompt, and so the same scores, though the records ask "
+        "different things"
+    ) in " ".join(done.err.split())
+    assert json.loads(done.out)["constant_scores"] is True
+    assert json.loads(same.out)["constant_scores"] is False
+    assert "warning: every" not in same.err + fine.err
+
+
 def test_a_download_that_was_cut_short_and_no_network(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from scorer.job import summary as module
 from scorer.job.summary import Counted, Summary
+from scorer.records.record import Record
 from scorer.rows import Failure, OptionScore, Score
 
 
@@ -184,3 +185,26 @@ def test_stretches_come_to_what_the_rows_come_to(rows: list[Score], cuts: list[i
     assert summary.constant_scores == expected.constant_scores
     if not expected._differing:
         assert summary == expected
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_constant_scores_have_one_of_two_causes(size: int) -> None:
+    """Other records with one prompt lose their text; other prompts with one score, the model."""
+
+    def warning(prompts: int, questions: int) -> str | None:
+        summary = Summary()
+        for start in range(0, 40, size):
+            counted = Counted()
+            for n in range(start, min(start + size, 40)):
+                row = Score(
+                    id=n, line=n + 1, prompt_sha256=str(n % prompts), options=(option("yes"),)
+                )
+                record = Record(line=n + 1, id=n, question=f"{n % questions}?", options=("yes",))
+                counted.add(row, record)
+            summary.take(counted)
+        return summary.warning
+
+    assert warning(prompts=1, questions=40) == module.ONE_PROMPT
+    assert warning(prompts=40, questions=40) == module.CONSTANT_SCORES
+    assert warning(prompts=2, questions=2) == module.CONSTANT_SCORES
+    assert warning(prompts=1, questions=1) is None

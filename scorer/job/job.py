@@ -17,7 +17,7 @@ from scorer.answers import Plan
 from scorer.errors import UsageError
 from scorer.job.output import RowFile, StdoutRows, same_file
 from scorer.job.shard import Shard
-from scorer.job.summary import CONSTANT_SCORES, Summary
+from scorer.job.summary import Summary
 from scorer.records.source import Counts, Source, at_line
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Job:
         with self.opened() as out:
             run = Run(self, scorer, counts, out)
             run.go()
-        if run.summary.constant_scores:
-            self.reporter.say(CONSTANT_SCORES)
+        if (warning := run.summary.warning) is not None:
+            self.reporter.say(warning)
         self._close(scorer, run)
         return run.summary
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from msgspec import UNSET
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
+    from scorer.records.record import Record
     from scorer.rows import Score
 
 
@@ -18,13 +20,17 @@ _MOST_TEXTS = 1000
 """Different gold texts that are counted: bounds the memory whatever the length of the file."""
 
 
-_FEW_PROMPTS = 8
-"""Different prompts that may have the same scores without a word."""
+_FEW_RECORDS = 8
+"""Records that ask different things and may have the same scores without a word."""
 
 CONSTANT_SCORES = (
     "warning: every row has the same scores though the prompts differ: the scores do not depend on "
     "what is asked. Usually the weights are not those of a trained model (zeros, or a conversion "
     "that went wrong), or the template drops the prompt's text (see `scorer show`)"
+)
+ONE_PROMPT = (
+    "warning: every row has the same prompt, and so the same scores, though the records ask "
+    "different things: the template drops their text (see `scorer show`)"
 )
 
 
@@ -33,8 +39,10 @@ class Counted(msgspec.Struct, array_like=True):
 
     errors: how many by code. label_masses: of the rows that have one, in order. gold_texts,
     gold_places: how often each was the gold option's. first_values: the numbers of the first row
-    that has any; differing: whether another row's are not these. alike: rows until then whose
-    prompt is not that of the row before; first_prompt, last_prompt: the hashes at either end.
+    that has any; differing: whether another row's are not these. alike: rows until then that ask
+    something else than the row before; first_asked, last_asked: hashes of that at either end.
+    first_prompt: that row's prompt_sha256; prompts_differ: whether another row's until then is not
+    the same.
     """
 
     records: int = 0
@@ -50,11 +58,13 @@ class Counted(msgspec.Struct, array_like=True):
     first_values: tuple[float, ...] | None = None
     differing: bool = False
     alike: int = 0
+    first_asked: str | None = None
+    last_asked: str | None = None
     first_prompt: str | None = None
-    last_prompt: str | None = None
+    prompts_differ: bool = False
 
-    def add(self, row: Score) -> None:
-        """Count one row."""
+    def add(self, row: Score, record: Record | None = None) -> None:
+        """Count one row. record: its record where it is known; else the prompt stands for it."""
         self.records += 1
         if row.prompt_tokens is not UNSET:
             self.prompt_tokens += row.prompt_tokens
@@ -63,7 +73,7 @@ class Counted(msgspec.Struct, array_like=True):
             self.errors[row.error.code] = self.errors.get(row.error.code, 0) + 1
             return
         if not self.differing:
-            self._compare(row)
+            self._compare(row, record)
         if row.warnings is not UNSET:
             self.warned += 1
         if row.tied is not UNSET:
@@ -76,7 +86,7 @@ class Counted(msgspec.Struct, array_like=True):
             self.gold_places[place] = self.gold_places.get(place, 0) + 1
             self.gold_texts[text] = self.gold_texts.get(text, 0) + 1
 
-    def _compare(self, row: Score) -> None:
+    def _compare(self, row: Score, record: Record | None) -> None:
         """See whether this row's numbers are those of the rows before."""
         options = () if row.options is UNSET else row.options
         targets = () if row.targets is UNSET else row.targets
@@ -86,12 +96,22 @@ class Counted(msgspec.Struct, array_like=True):
         if not values:
             return
         prompt = None if row.prompt_sha256 is UNSET else row.prompt_sha256
+        asked = prompt if record is None else _asked(record)
         if self.first_values is None:
-            self.first_values, self.first_prompt, self.alike = tuple(values), prompt, 1
+            self.first_values, self.first_prompt = tuple(values), prompt
+            self.first_asked, self.alike = asked, 1
         else:
             self.differing = tuple(values) != self.first_values
-            self.alike += prompt != self.last_prompt
-        self.last_prompt = prompt
+            self.alike += asked != self.last_asked
+            self.prompts_differ |= prompt != self.first_prompt
+        self.last_asked = asked
+
+
+def _asked(record: Record) -> str:
+    """Return a hash of all that a record's prompt should depend on."""
+    own = (record.prompt, record.prompt_token_ids, record.messages, record.question, record.state)
+    options = None if record.question is None else record.options
+    return hashlib.sha256(msgspec.json.encode((*own, options))).hexdigest()
 
 
 @dataclass(slots=True)
@@ -111,14 +131,23 @@ class Summary:
     _gold_texts: Counter[str] = field(default_factory=Counter)
     _gold_places: Counter[int] = field(default_factory=Counter)
     _first_values: tuple[float, ...] | None = None
-    _last_prompt: str | None = None
+    _last_asked: str | None = None
+    _first_prompt: str | None = None
+    _prompts_differ: bool = False
     _alike: int = 0
     _differing: bool = False
 
     @property
     def constant_scores(self) -> bool:
-        """Whether all rows have the same numbers though their prompts differ."""
-        return self._alike >= _FEW_PROMPTS and not self._differing
+        """Whether all rows have the same numbers though the records ask different things."""
+        return self._alike >= _FEW_RECORDS and not self._differing
+
+    @property
+    def warning(self) -> str | None:
+        """What to say of constant scores; None where there is nothing to say."""
+        if not self.constant_scores:
+            return None
+        return CONSTANT_SCORES if self._prompts_differ else ONE_PROMPT
 
     @property
     def accuracy(self) -> float | None:
@@ -166,11 +195,12 @@ class Summary:
         if counted.first_values is None:
             return
         if self._first_values is None:
-            self._first_values = counted.first_values
+            self._first_values, self._first_prompt = counted.first_values, counted.first_prompt
+        self._prompts_differ |= counted.prompts_differ or counted.first_prompt != self._first_prompt
         self._differing |= counted.differing or counted.first_values != self._first_values
-        same_prompt = self._alike > 0 and counted.first_prompt == self._last_prompt
-        self._alike += counted.alike - same_prompt
-        self._last_prompt = counted.last_prompt
+        same = self._alike > 0 and counted.first_asked == self._last_asked
+        self._alike += counted.alike - same
+        self._last_asked = counted.last_asked
 
     def add_prompt(self, tokens: int) -> None:
         """Count one prompt's tokens."""

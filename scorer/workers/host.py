@@ -157,7 +157,8 @@ class Host:
                     break
                 if len(rows.errors) < _ERRORS_NAMED:
                     rows.errors.append((score.line, score.error.message))
-            rows.counted.add(score)
+            plan = plans[place]
+            rows.counted.add(score, plan.prepared.record if isinstance(plan, Plan) else None)
         rows.data = encode_scores(scores)
         rows.last = scores[-1].line if scores else 0
         return rows
