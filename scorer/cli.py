@@ -572,8 +572,14 @@ def _read_template(path: Path | None) -> str | None:
         return None
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--question-template {path}: can't be read as UTF-8: {error}") from error
+    except OSError as error:
+        raise UsageError(
+            f"--question-template {path}: can't be read: {error.strerror or error}; name a file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"--question-template {path}: can't be read as UTF-8: {error}; save it as UTF-8"
+        ) from error
     if not text.strip():
         raise UsageError(
             f"--question-template {path}: holds no text; leave the option out for the default"

@@ -97,7 +97,11 @@ Labels = Annotated[
 ]
 TruncatePrompt = Annotated[
     bool,
-    typer.Option("--truncate-prompt", help="Shorten the body of prompts that are too long."),
+    typer.Option(
+        "--truncate-prompt",
+        help="Shorten prompts that are too long: a question or its state at the end, chats and raw "
+        "prompts at the beginning.",
+    ),
 ]
 
 

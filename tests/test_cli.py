@@ -53,7 +53,10 @@ def test_duplicate_ids(bench: Bench) -> None:
         (["--prompt-logprobs", "20001"], "prompt_logprobs must be 0"),
         (["--revision", "main"], "--revision needs a hub id"),
         (["--bogus"], "--bogus"),
-        (["--question-template", "/nowhere.jinja"], "--question-template /nowhere.jinja: can't be"),
+        (
+            ["--question-template", "/nowhere.jinja"],
+            "--question-template /nowhere.jinja: can't be read: No such file or directory; name",
+        ),
         (["--manifest", "/nowhere/m.json"], "there is no folder /nowhere; create it first"),
         (["-o", "/nowhere/out.jsonl"], "there is no folder /nowhere; create it first"),
         (["-o", "."], ".: is a folder; name a file in it"),

@@ -543,10 +543,13 @@ def test_a_raw_prompt_loses_its_beginning(make: MakePrompter) -> None:
     prepared = prepare(prompter, prompt="a b c d e f", options=(" x y", " z"))
     assert (prepared.text, prepared.truncated_tokens) == (" d e f", 3)
     assert [o.token_ids for o in prepared.options] == [(856, 379), (1147,)]
-    assert prepared.warnings == ("3 tokens of the prompt were cut off (--truncate-prompt)",)
+    (warning,) = prepared.warnings
+    assert warning == "3 tokens of the prompt were cut off at its beginning (--truncate-prompt)"
     assert ids_of(prepare(prompter, prompt_token_ids=tuple(range(9)))) == [5, 6, 7, 8]
     prepared = prepare(prompter, prompt="a b", options=(" a b c d",))
     assert (prepared.text, prepared.truncated_tokens) == (" b", 1)
+    (warning,) = prepared.warnings
+    assert warning == "1 token of the prompt was cut off at its beginning (--truncate-prompt)"
     assert "shorten the option" in str(refused(prompter, prompt="a", options=(" a b c d e",)))
 
 
@@ -563,6 +566,7 @@ def test_a_question_loses_the_end_of_its_state(make: MakePrompter) -> None:
     assert ("one two " * 40).startswith(kept)
     assert len(kept) > 20
     assert prepared.record.state == "one two " * 40
+    assert "were cut off at the end of the state (" in prepared.warnings[0]
     error = refused(prompter, state="s", question="long " * 60, options=("x", "y"))
     assert "--truncate-prompt cuts the body only" in str(error)
 
@@ -572,6 +576,7 @@ def test_a_question_without_state_loses_its_own_end(make: MakePrompter) -> None:
     prepared = prepare(prompter, question="one two " * 60, options=("x", "y"))
     assert len(prepared.token_ids) == 60
     assert "user\none two one" in prepared.text
+    assert "were cut off at the end of the question (" in prepared.warnings[0]
     assert prepared.text.endswith("<think>\n\n</think>\n\n")
     assert refused(prompter, question="q", options=("x " * 60, "y")).code is (
         ErrorCode.PROMPT_TOO_LONG
@@ -593,6 +598,7 @@ def test_a_chat_loses_its_oldest_text(make: MakePrompter) -> None:
     assert len(user) < 100
     assert "two" in assistant
     assert last.count("three") == 20
+    assert "were cut off at the beginning of the chat's texts (" in prepared.warnings[0]
     longer = prepare(prompter, messages=[*messages[:3], ("user", "three " * 60)])
     assert len(longer.token_ids) <= 60
     assert "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n<|im_end|>" in longer.text

@@ -93,6 +93,11 @@ BAD_LINES = Path(__file__).parent / "data" / "bad-lines.jsonl"
             "unknown_label",
             'got "A", options are "a", "b"; correct it, or give the index from 0',
         ),
+        (
+            {"prompt": "x", "options": ["no", "caf\u00e9"], "label": "cafe\u0301"},
+            "unknown_label",
+            "got 'cafe\\u0301', which only looks like option 1, 'caf\\xe9'; write both with",
+        ),
         ({"prompt": "x", "options": ["a", "b"], "label": 2}, "unknown_label", "0 to 1, got int 2"),
         ({"prompt": "x", "options": ["a", "b"], "label": -1}, "unknown_label", "got int -1"),
         ({"prompt": "x", "options": ["a"], "label": 2**64}, "unknown_label", "got int 184467440"),

@@ -25,7 +25,7 @@ from scorer.prompts.labels import LETTER_LABELS, LabelSet, PreparedOption
 from scorer.prompts.options import NO_OPTIONS, OptionIds, OptionSet
 from scorer.prompts.rendering import Draft, Renderer
 from scorer.prompts.tokenizer import Tokenizer, TokenText
-from scorer.prompts.truncation import cut
+from scorer.prompts.truncation import cut, cut_end
 from scorer.prompts.words import ID_BYTES, TextIds, WordIds, packed, unpacked
 from scorer.records.record import Record
 
@@ -212,7 +212,11 @@ class Prompter:
         if whole.length > self._max_tokens:
             encoded = self._truncated(record, whole, encode)
             truncated = whole.tokens - encoded.tokens
-            warnings += (f"{truncated} tokens of the prompt were cut off (--truncate-prompt)",)
+            tokens = "1 token" if truncated == 1 else f"{truncated} tokens"
+            were = "was" if truncated == 1 else "were"
+            warnings += (
+                f"{tokens} of the prompt {were} cut off {cut_end(record)} (--truncate-prompt)",
+            )
         options = encoded.options
         return Prepared(
             record=record,

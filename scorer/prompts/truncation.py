@@ -37,6 +37,14 @@ def cut(record: Record, excess: int, token_starts: TokenStarts) -> Record | None
     return msgspec.structs.replace(record, question=body[:end]) if end else None
 
 
+def cut_end(record: Record) -> str:
+    """Where a record loses text, for a sentence."""
+    if record.question is not None:
+        return "at the end of the question" if record.state is None else "at the end of the state"
+    chat = record.messages is not None
+    return "at the beginning of the chat's texts" if chat else "at its beginning"
+
+
 def _end(body: str, excess: int, token_starts: TokenStarts) -> int:
     starts = token_starts(body)
     return starts[-excess] if excess < len(starts) else 0

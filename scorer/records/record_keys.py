@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
@@ -245,12 +246,25 @@ def _gold(
             "make the options differ",
         )
     if not matches:
+        alike = [i for i, own in enumerate(options) if _compatible(own) == _compatible(label)]
+        if alike:
+            raise RowError(
+                ErrorCode.UNKNOWN_LABEL,
+                f"$.label: a string label is an option's exact text, got {cut(ascii(label))}, "
+                f"which only looks like option {alike[0]}, {cut(ascii(options[alike[0]]))}; write "
+                "both with the same characters, or give the index from 0",
+            )
         raise RowError(
             ErrorCode.UNKNOWN_LABEL,
             f"$.label: a string label is an option's exact text, got {quoted(label)}, options are "
             f"{cut(', '.join(map(quoted, options)))}; correct it, or give the index from 0",
         )
     return label, matches[0]
+
+
+def _compatible(text: str) -> str:
+    """One spelling for texts that look alike: composed or not, of full width or of half."""
+    return unicodedata.normalize("NFKC", text)
 
 
 def _targets(fields: Mapping[str, msgspec.Raw]) -> tuple[int | str, ...]:
