@@ -115,11 +115,14 @@ def _leftover(batch: Batch, place: int) -> bool:
 
 
 def drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant a clock: every third forward differs."""
+    """Plant a clock: two forwards are right, two differ, and so on.
+
+    So any one differs from the next but one, wherever the clock stands when a scenario begins.
+    """
     count = iter(range(10**9))
 
     def changed(_flight: Any, results: list[Any]) -> list[Any]:
-        return [one_ulp(result) for result in results] if next(count) % 3 == 0 else results
+        return [one_ulp(result) for result in results] if next(count) % 4 < 2 else results
 
     _in_results(monkeypatch, changed)
 
@@ -226,7 +229,7 @@ FAULTS = (
         frozenset({"hidden-states"}),
     ),
     Fault(
-        "every third forward differs",
+        "two forwards in four differ",
         drift,
         frozenset(
             {
