@@ -135,6 +135,9 @@ def test_exit_codes(
     done = bench.score("-q", "-o", bench.folder / "out.jsonl")
 
     refused(done, str(error) or "interrupted", code)
+    if isinstance(error, IsolationError):  # with other settings, which is the remedy, begin anew
+        assert not [path for path in bench.folder.iterdir() if path.name.startswith("out.jsonl")]
+        return
     manifest = json.loads((bench.folder / "out.jsonl.manifest.json").read_text())
     assert (manifest["complete"], manifest["rows"]) == (False, 0)
 

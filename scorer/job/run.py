@@ -279,10 +279,10 @@ class Run:
     def _stopped(self, error: ScorerError) -> None:
         """Leave rows that can be gone on with, and add to the error how.
 
-        Where there is none and another model is the remedy, nothing is left.
+        Where there is none, and another model or other settings are the remedy, nothing is left.
         """
         nothing = not self._kept.rows and self._kept.manifest is None
-        if nothing and isinstance(error, ModelError):
+        if nothing and isinstance(error, ModelError | IsolationError):
             if self._job.manifest is not None and isinstance(self._out, RowFile):
                 self._job.manifest.unlink(missing_ok=True)
             return
