@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,13 @@ def qwen3_tokenizer_dir() -> Path:
             "holds Qwen3's tokenizer.json and tokenizer_config.json"
         )
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_frozen() -> Iterator[None]:
+    """What a run freezes for the garbage collector, it gives back, however it ends."""
+    yield
+    assert gc.get_freeze_count() == 0, "a run of Turns was neither finished nor closed"
 
 
 @pytest.fixture(scope="session")

@@ -327,6 +327,17 @@ def test_on_a_narrow_terminal_results_are_whole(
     assert any(line[:2] == ["control", "shown"] for line in lines)
 
 
+def test_a_closed_stdout_loses_no_report(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(check_job, "print_out", closed)
+    report = bench.folder / "check.json"
+    assert check(bench, "--only", "repeat", "--json", "--report", report).code == 141
+    document = json.loads(report.read_text())
+    assert (document["complete"], document["passed"], document["exit_code"]) == (True, True, 0)
+
+
 def test_no_model(bench: Bench) -> None:
     refused(run("check", bench.records), "check needs --model")
 

@@ -200,6 +200,7 @@ def test_what_cant_be_read_twice_is_refused_at_once(files: Any, tmp_path: Path) 
     os.mkfifo(fifo)
     refused(run_diff(before, fifo), "fifo: is no file, and the second one is read twice")
     refused(run_diff(before, "-"), "-: can't be read: No such file or directory; give an output")
+    refused(run_diff(before, "a" * 300), "aaa: can't be read: File name too long")
     refused(run_diff("rows.jsonl.gz", before), "rows.jsonl.gz: rows are read as they are written")
 
 

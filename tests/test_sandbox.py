@@ -184,6 +184,7 @@ MESSAGES = [
 @pytest.mark.parametrize(
     "source",
     [
+        "{{ 1234567|tojson }} {{ 1234567|string }}",  # what is filtered is no width
         (
             "{% for m in messages %}{{ loop.index0 ~ ':' ~ m.role ~ '\\n' + m['content']|trim }}"
             "{% if not loop.last %}{{ ', ' }}{% endif %}{% endfor %}"

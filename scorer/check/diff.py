@@ -13,7 +13,8 @@ from scorer.check.row_index import RowIndex, key_of
 from scorer.check.row_values import Verdict, compare_rows
 from scorer.check.tally import Tally
 from scorer.errors import InputError
-from scorer.rows import Score, decode_scores
+from scorer.records.source import reading
+from scorer.rows import REMEDY, Score, decode_scores
 
 if TYPE_CHECKING:
     from scorer.manifest import Json
@@ -137,7 +138,9 @@ def diff(before: Path, after: Path) -> Difference:
     for path in (before, after):
         if path.suffix in (".gz", ".zst"):
             raise InputError(f"{path}: rows are read as they are written; decompress it first")
-        if path.exists() and not path.is_file() and (path is after or path.is_dir()):
+        with reading(str(path), REMEDY):
+            apart = path.exists() and not path.is_file()
+        if apart and (path is after or path.is_dir()):
             raise InputError(f"{path}: is no file, and the second one is read twice; name a file")
     difference = Difference()
     with RowIndex(after) as index:

@@ -74,9 +74,11 @@ class Report:
 
         A closed stdout is a BrokenPipeError.
         """
-        if self.to_stdout:
-            print_out(json.dumps(document, allow_nan=False))
-        self.keep(document)
+        try:
+            if self.to_stdout:
+                print_out(json.dumps(document, allow_nan=False))
+        finally:
+            self.keep(document)
 
 
 def bundled_examples() -> list[str]:
@@ -103,9 +105,9 @@ def check(
 ) -> int:
     """Run scenarios on the records of some inputs; return the exit code.
 
-    The report is written after every scenario, so that whatever ends the process leaves a valid
-    one. names: of the inputs. Raises UsageError, ModelError, InputError; and, with the report
-    written, InterruptError, KeyboardInterrupt, DeviceError.
+    Once the records have been scored a first time, the report is there, and is written after every
+    scenario, so that whatever ends the process leaves a valid one. names: of the inputs. Raises
+    UsageError, ModelError, InputError; InterruptError, KeyboardInterrupt, DeviceError.
     """
     report.check(map(Path, names))
     report.check_beside(scorer.checkpoint.path)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -187,7 +187,7 @@ class CompareRun(Run):
         records = source.records(end, start=start, marks=marks)
         return ask(partial(score, together=True), records, self._orders, self._again)
 
-    def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def _scored_again(self, start: int, end: int) -> Generator[tuple[int, bytes], None, None]:
         for row in self._rows(start, end, StopRequest()):
             assert row.line is not UNSET
             yield row.line, encode_row(row)

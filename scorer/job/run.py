@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -216,19 +216,19 @@ class Run:
         """Score the last rows again. Raises UsageError when a byte of one differs."""
         tail = self._kept.tail
         end = self._first + self._kept.rows
-        again = self._scored_again(end - len(tail), end)
-        for (number, row), line in zip(again, tail, strict=True):
-            if row != line:
-                raise UsageError(
-                    "--resume: the driver changed, and the row of "
-                    f"{at_line(self._job.source.name, number, 'scores differently with it')}; "
-                    "go on with the driver that the manifest names, or --force-new starts over"
-                )
+        with closing(self._scored_again(end - len(tail), end)) as again:
+            for (number, row), line in zip(again, tail, strict=True):
+                if row != line:
+                    raise UsageError(
+                        "--resume: the driver changed, and the row of "
+                        f"{at_line(self._job.source.name, number, 'scores differently with it')}; "
+                        "go on with the driver that the manifest names, or --force-new starts over"
+                    )
         self._job.reporter.say(
             f"the driver changed; the last {len(tail)} rows came out the same, to the bit"
         )
 
-    def _scored_again(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def _scored_again(self, start: int, end: int) -> Generator[tuple[int, bytes], None, None]:
         """Yield the input line and the row of records that have one already."""
         for row in self._scorer.score(self._job.source.records(end, start=start)):
             yield row.line, encode_score(row)
@@ -281,8 +281,7 @@ class Run:
 
         Where there is none, and another model or other settings are the remedy, nothing is left.
         """
-        nothing = not self._kept.rows and self._kept.manifest is None
-        if nothing and isinstance(error, ModelError | IsolationError):
+        if not self._kept.rows and isinstance(error, ModelError | IsolationError):
             if self._job.manifest is not None and isinstance(self._out, RowFile):
                 self._job.manifest.unlink(missing_ok=True)
             return

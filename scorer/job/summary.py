@@ -30,7 +30,7 @@ CONSTANT_SCORES = (
 )
 ONE_PROMPT = (
     "warning: every row has the same prompt, and so the same scores, though the records ask "
-    "different things: the template drops their text (see `scorer show`)"
+    "different things: the template, or --truncate-prompt, drops their text (see `scorer show`)"
 )
 
 

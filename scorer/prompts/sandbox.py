@@ -162,13 +162,20 @@ class Bounded(ImmutableSandboxedEnvironment):
 
         @functools.wraps(function)
         def counted(*args: Any, **named: Any) -> Any:
+            given = [
+                value
+                for value in args
+                if not isinstance(value, Context | EvalContext | jinja2.Environment)
+            ]
             if prints:
-                for value in (*args, *named.values()):
-                    if not isinstance(value, Context | EvalContext | jinja2.Environment):
-                        self.printed(value)
+                for value in (*given, *named.values()):
+                    self.printed(value)
             if function is do_format:
                 self.check_format(str(args[0]))
-            return self.counted(functools.partial(function, *args, **named), args, named)
+            run = functools.partial(function, *args, **named)
+            if given and isinstance(given[0], int):  # what is filtered is no width and no count
+                given = given[1:]
+            return self.counted(run, given, named)
 
         return counted
 
