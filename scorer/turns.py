@@ -29,6 +29,9 @@ _WINDOW_FORWARDS: Final = 8
 LAUNCH_ERRORS: Final = (DeviceError, IsolationError)
 """What a launch may raise, at any batch: a rung's self-test runs where the rung is first used."""
 
+PYTHONS_OWN: Final = 1000
+"""More objects than Python itself may have frozen when it starts; 3.12 has some hundred."""
+
 _Origin = TypeVar("_Origin")
 
 
@@ -97,7 +100,7 @@ class Turns(Generic[_Origin]):
         # What there is by now, stays. To look through all that the libraries hold takes Python 0.2
         # s, again and again, and longer than a device has work waiting. Where something is frozen
         # already, it is another's to unfreeze.
-        freezes = not gc.get_freeze_count()
+        freezes = gc.get_freeze_count() < PYTHONS_OWN
         if freezes:
             gc.freeze()
         try:

@@ -21,6 +21,7 @@ from scorer.records.mapping import as_records
 from scorer.rows import Score
 from scorer.scoring import Scorer
 from scorer.shapes import Batch, BatchShape
+from scorer.turns import PYTHONS_OWN
 from tests.model_free import Flight, ModelFreeReader, model_free, write_tokenizer_only
 from tests.models import MERGES, QWEN_ADDED
 from tests.tiny_tokenizer import write_tokenizer
@@ -108,13 +109,13 @@ def test_the_garbage_collector_looks_at_what_a_job_makes_only(model: Path) -> No
     reader = ModelFreeReader(
         BatchShape(64, 8), before_launch=lambda _: during.append(gc.get_freeze_count())
     )
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() < PYTHONS_OWN
 
     scores = model_free(model, reader).score(RECORDS)
     assert not gc.is_tracked(next(scores))
     assert min(during) > 10_000
     del scores  # not to the end
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() < PYTHONS_OWN
 
 
 def test_what_another_has_frozen_stays_frozen(model: Path) -> None:

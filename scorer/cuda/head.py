@@ -33,7 +33,7 @@ class Head:
         self._logits = torch.empty(
             rows, model.checkpoint.vocab_size, dtype=torch.float32, device=model.device
         )
-        self._graphs: dict[int, tuple[int, torch.cuda.CUDAGraph]] = {}
+        self._graphs: dict[tuple[int, int], tuple[int, torch.cuda.CUDAGraph]] = {}
         self._launched = False
 
     @torch.inference_mode()
@@ -75,11 +75,12 @@ class Head:
         )
 
     def _replay(self, hidden: torch.Tensor) -> None:
-        generation, graph = self._graphs.get(hidden.data_ptr(), (-1, None))
+        key = hidden.data_ptr(), len(hidden)
+        generation, graph = self._graphs.get(key, (-1, None))
         if graph is None or generation != self._reducer.generation:
             self._compute(hidden)  # what is compiled, is then
             graph = torch.cuda.CUDAGraph()
             with capturing(graph, self._recording):
                 self._compute(hidden)
-            self._graphs[hidden.data_ptr()] = self._reducer.generation, graph
+            self._graphs[key] = self._reducer.generation, graph
         graph.replay()
